@@ -1,0 +1,25 @@
+// gRPC channels and servers with the arguments that were found to work (docs/performance.md): retries off,
+// keepalive both ways, quick reconnects, no shared ports.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace headrace {
+
+enum class ChannelUse {
+  kControl,  // requests, heartbeats
+  kTensors,  // a connection of its own, large messages
+};
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUse use);
+
+// Adds `address` ("host:port", port 0 for any; "unix:/path") and the server-side arguments. A unix
+// socket's path is locked, since a second server would steal it in silence. `*port` is the bound port
+// after BuildAndStart.
+absl::Status AddListener(grpc::ServerBuilder* builder, const std::string& address, int* port);
+
+}  // namespace headrace

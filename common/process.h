@@ -1,0 +1,21 @@
+// What every program does first: memory allocator, signals, OpenMP's waiting.
+#pragma once
+
+#include <functional>
+
+namespace headrace {
+
+// glibc's malloc gives freed tensor slices back to the kernel at once; keeping them is worth 3–8× in
+// transport (docs/performance.md). Call before any thread exists.
+void TuneMalloc();
+
+// Blocks SIGTERM and SIGINT in this thread and all later ones (before any gRPC object exists, else the
+// process dies with 143), and ignores SIGPIPE.
+void BlockSignals();
+// Waits for SIGTERM or SIGINT; returns its number.
+int WaitForSignal();
+
+// Ends this process when its parent dies, however it dies. For children of `headrace run` and `up`.
+void DieWithParent();
+
+}  // namespace headrace

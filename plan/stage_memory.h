@@ -1,0 +1,61 @@
+// Bytes one stage needs, kind by kind, from its layers and its actions. The planner asks before it
+// assigns; the worker carves its arena by the same numbers; a run's measured peaks equal them.
+//
+//   weights     parameters, and the borrowed copy of a tied head
+//   gradients   the same again
+//   optimizer   moments of owned parameters (adamw 2, sgd 0 or 1, rmsprop 1 or 2 with momentum)
+//   stash       peak over the actions of: boundary inputs of micro-batches in flight (from the start
+//               of F to the end of B) and working sets (from the start of F, or of R where the
+//               micro-batch is recomputed, to the end of B). A working set is all that the stage's
+//               layers save, and the outputs of all but its last layer. Every micro-batch counts as
+//               the largest one. GPipe §2.3: O(N + L/K · N/M)
+//   workspace   two outputs and one layer's saved tensors (a forward that keeps nothing), or two
+//               gradients (backward), with the largest layer's temporaries: whichever is more
+//   link        tensors received but not taken, and sends in flight, as bounded by the credits c: with
+//               b the boundary going in and o the one going out, stage > 0: c·b (activations
+//               in; a taken one becomes stash) + (c+1)·b (gradients out), stage < K−1: (c+1)·o
+//               (activations out) + (c+1)·o (gradients in); tied head, K > 1: on the first and the
+//               last stage one gradient and one weight of the tie. An upper bound, reached or not
+//               as timing has it; every other kind is exact.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/action.h"
+#include "plan/layer_spec.h"
+
+namespace headrace {
+
+struct StageShape {
+  Model model;
+  std::vector<LayerSpec> layers;  // of this stage only
+  int64_t stage = 0;
+  int64_t num_stages = 1;
+  MicroBatchShape largest;  // micro-batch
+  int64_t optimizer_moments = 2;  // fp32 values per parameter
+  int64_t credits = 2;
+  int threads = 1;
+  bool training = true;  // false (generate): weights, workspace and link only
+};
+
+struct StashPeak {
+  int64_t boundaries = 0;    // most boundary inputs held at once
+  int64_t working_sets = 0;  // most working sets held at once
+  int64_t bytes = 0;         // peak of both together
+};
+
+struct StageBytes {
+  int64_t weights = 0, gradients = 0, optimizer = 0, stash = 0, workspace = 0, link = 0;
+  int64_t total() const { return weights + gradients + optimizer + stash + workspace + link; }
+};
+
+// fp32 values the optimizer keeps per parameter.
+int64_t OptimizerMoments(const v1::OptimizerSpec& spec);
+
+int64_t BoundaryBytes(const StageShape& shape);    // of the stage's input
+int64_t WorkingSetBytes(const StageShape& shape);  // of one micro-batch
+StashPeak PeakStash(const StageShape& shape, const std::vector<Action>& actions);
+StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions);
+
+}  // namespace headrace
