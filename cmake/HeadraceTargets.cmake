@@ -13,10 +13,13 @@ function(headrace_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# headrace_test(NAME SOURCES a_test.cc DEPS target … [LABELS label …] [TIMEOUT seconds]): one
-# GoogleTest program, run by ctest. The unit's label is its folder's, for `ctest -L`.
+# headrace_test(NAME SOURCES a_test.cc DEPS target … [LABELS label …] [TIMEOUT seconds] [SERIAL]): one
+# GoogleTest program, run by ctest. Labels `asan` and `tsan` say under which sanitizers tests/run builds
+# and runs it again; SERIAL keeps other tests away while it runs.
+add_custom_target(asan_tests)
+add_custom_target(tsan_tests)
 function(headrace_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT HEADRACE_BUILD_TESTS)
     return()
   endif()
@@ -29,4 +32,12 @@ function(headrace_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+  foreach(sanitizer asan tsan)
+    if(sanitizer IN_LIST ARG_LABELS)
+      add_dependencies(${sanitizer}_tests ${name})
+    endif()
+  endforeach()
 endfunction()
