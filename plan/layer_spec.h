@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/alignment.h"
 #include "plan/model.h"
 
 namespace headrace {
@@ -37,7 +38,6 @@ struct SavedSpec {
   int64_t bytes = 0;  // rounded up to kAlignment
 };
 
-inline constexpr int64_t kAlignment = 64;  // of every tensor in the arena, bytes
 int64_t AlignUp(int64_t bytes);
 
 // One micro-batch: `sequences` rows of `length` tokens.

@@ -12,7 +12,7 @@ enum class ElementType { kFloat32, kInt32, kFloat64 };
 inline int64_t ElementBytes(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
 
 struct Tensor {
-  void* data = nullptr;  // device memory, aligned to kAlignment (plan/layer_spec.h)
+  void* data = nullptr;  // device memory, aligned to kAlignment (plan/alignment.h)
   ElementType type = ElementType::kFloat32;
   std::vector<int64_t> shape;
 
