@@ -5,7 +5,8 @@
 // A model of n blocks has L = n + 2 layers:
 //   0        embedding   token ids [tokens] → [tokens, width]
 //   1 … n    block       [tokens, width] → [tokens, width]
-//   n + 1    head        final norm, output projection, softmax-cross-entropy: [tokens, width] → loss
+//   n + 1    head        final norm, output projection, softmax-cross-entropy: [tokens, width] →
+//            loss
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,13 @@ enum class LayerKind { kEmbedding, kGpt2Block, kLlamaBlock, kHead };
 enum class Init { kNormal, kZero, kOne };
 
 struct ParameterSpec {
-  std::string name;  // Hugging Face's: "transformer.h.0.attn.c_attn.weight", "model.layers.0.mlp.up_proj.weight"
+  std::string name;            // Hugging Face's: "transformer.h.0.attn.c_attn.weight"
   std::vector<int64_t> shape;  // matrices are [out, in]
   Init init = Init::kZero;
   double init_std = 0;  // kNormal
+  // Lies right behind the parameter before it, in one tensor, unaligned: the rows of q_proj, k_proj
+  // and v_proj are one matrix, and so are those of gate_proj and up_proj: one product serves all.
+  bool joins_previous = false;
 
   int64_t elements() const;
   int64_t bytes() const { return 4 * elements(); }  // fp32
@@ -40,6 +44,11 @@ struct SavedSpec {
 
 int64_t AlignUp(int64_t bytes);
 
+// Rows of logits the head has at once: the logits of a whole micro-batch never exist.
+inline constexpr int64_t kHeadRows = 256;
+// Rows of attention probabilities a thread has at once.
+inline constexpr int64_t kAttentionRows = 64;
+
 // One micro-batch: `sequences` rows of `length` tokens.
 struct MicroBatchShape {
   int64_t sequences = 0;
@@ -50,17 +59,39 @@ struct MicroBatchShape {
 struct LayerSpec {
   int64_t index = 0;
   LayerKind kind = LayerKind::kEmbedding;
-  std::string name;  // "embedding", "block 3", "head"
+  std::string name;                       // "embedding", "block 3", "head"
   std::vector<ParameterSpec> parameters;  // own ones. Tied head: its weight is not among them.
-  // Tied head only: the copy of the embedding's weight it computes with. Counted as weights and
-  // gradients, never in the optimizer, the norm or a checkpoint: layer 0 owns the tie.
+  // Tied head only: the copy of the embedding's weight it computes with, and its share of that
+  // weight's gradient. Counted as weights and gradients (but see BorrowsFromOwnStage), never in the
+  // optimizer, the norm or a checkpoint: layer 0 owns the tie.
   std::vector<ParameterSpec> borrowed;
+
+  int64_t parameter_elements() const;  // of own ones
 };
 
 // All L layers in order.
 std::vector<LayerSpec> BuildLayers(const Model& model);
 
+// True if a stage of these layers holds both ends of a tie. The head then reads the embedding's
+// weight where it lies, so no copy is counted or carved. Its share of the gradient is still a
+// tensor of its own, for g = g_embedding + g_head is then the same sum for every K.
+bool BorrowsFromOwnStage(const std::vector<LayerSpec>& stage_layers);
+
+// What a stage of these layers carves, in bytes.
+//   weights    each parameter rounded up to kAlignment (joined ones together), borrowed copies, and
+//              with Llama blocks one pair of rotary tables [context, head_size / 2] a stage
+//   gradients  own and borrowed parameters, rounded up likewise
+int64_t WeightBytes(const Model& model, const std::vector<LayerSpec>& stage_layers);
+int64_t GradientBytes(const std::vector<LayerSpec>& stage_layers);
+int64_t RopeTableBytes(const Model& model);  // of one table, of cosines or of sines
+// The optimizer's: `moments` fp32 values for each element of own parameters, each parameter's
+// moment one tensor rounded up to kAlignment.
+int64_t OptimizerBytes(const std::vector<LayerSpec>& stage_layers, int64_t moments);
+
 // What Forward keeps for Backward beside the layer's input and output, in the order layers use.
+// Dropout masks are drawn again, not kept; so is the MLP's activation, an element-wise pass over
+// the widest tensor of a block (GPT-2: 4 of 15 widths) that costs little beside the products around
+// it.
 std::vector<SavedSpec> SavedTensors(const Model& model, const LayerSpec& layer,
                                     const MicroBatchShape& shape);
 int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
@@ -74,8 +105,20 @@ int64_t ForwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                               const MicroBatchShape& shape, int threads);
 int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                                const MicroBatchShape& shape, int threads);
+// Attention's share of both. Per thread: two blocks of probabilities [kAttentionRows, length] and
+// one number a row. The backend's AttentionWorkspaceBytes (worker/backend/ops.h) is this.
+int64_t AttentionScratchBytes(int64_t length, int threads);
 
-// Floating-point operations of one micro-batch (a multiply-add counts 2).
+// What a stage carves as workspace, all of its layers served by one region in turn: two outputs and
+// one layer's saved tensors (a forward that keeps nothing), or two gradients (backward), with the
+// largest layer's temporaries: whichever is more.
+int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
+                            const MicroBatchShape& shape, int threads, bool training);
+
+// Floating-point operations of one micro-batch (a multiply-add counts 2): matrix products,
+// attention under its causal mask, and a few per element for what is element-wise. Recompute fills
+// the saved tensors only: the head's needs no logits. Its backward forms them again: three
+// products, not two.
 double ForwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
 double RecomputeFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
 double BackwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);

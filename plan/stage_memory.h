@@ -1,15 +1,17 @@
 // Bytes one stage needs, kind by kind, from its layers and its actions. The planner asks before it
 // assigns; the worker carves its arena by the same numbers; a run's measured peaks equal them.
 //
-//   weights     parameters, and the borrowed copy of a tied head
-//   gradients   the same again
-//   optimizer   moments of owned parameters (adamw 2, sgd 0 or 1, rmsprop 1 or 2 with momentum)
+//   weights     WeightBytes: parameters, rotary tables, and the borrowed copy of a tied head, which
+//               a stage that holds the embedding too reads in place (BorrowsFromOwnStage)
+//   gradients   GradientBytes: parameters, and always the borrowed share of a tie
+//   optimizer   OptimizerBytes: moments of owned parameters (adamw 2, sgd 0 or 1, rmsprop 1 or 2
+//               with momentum)
 //   stash       peak over the actions of: boundary inputs of micro-batches in flight (from the start
 //               of F to the end of B) and working sets (from the start of F, or of R where the
 //               micro-batch is recomputed, to the end of B). A working set is all that the stage's
 //               layers save, and the outputs of all but its last layer. Every micro-batch counts as
 //               the largest one. GPipe §2.3: O(N + L/K · N/M)
-//   workspace   two outputs and one layer's saved tensors (a forward that keeps nothing), or two
+//   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (a forward that keeps nothing), or two
 //               gradients (backward), with the largest layer's temporaries: whichever is more
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c: with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
