@@ -48,9 +48,9 @@ absl::StatusOr<std::vector<Action>> ParseActions(std::string_view text) {
     const std::string_view word = text.substr(at, end - at);
     Action action;
     if (!ParseAction(word, &action)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("action ", actions.size() + 1, " (character ", at + 1, ") is \"",
-                       std::string(word.substr(0, 32)), "\"; expected <chunk>F<micro-batch>, R or B: \"0F3\""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "action ", actions.size() + 1, " (character ", at + 1, ") is \"",
+          std::string(word.substr(0, 32)), "\"; expected <chunk>F<micro-batch>, R or B: \"0F3\""));
     }
     actions.push_back(action);
     at = text.find_first_not_of(kSpaces, end);

@@ -32,13 +32,13 @@ TEST(ActionTest, ParsesWhatItPrints) {
 TEST(ActionTest, AcceptsAnySpacesAndNothing) {
   EXPECT_THAT(*ParseActions(""), IsEmpty());
   EXPECT_THAT(*ParseActions(" \n"), IsEmpty());
-  EXPECT_THAT(*ParseActions("  0F0\n\t0B0 "), ElementsAre(Action{0, ActionKind::kForward, 0},
-                                                          Action{0, ActionKind::kBackward, 0}));
+  EXPECT_THAT(*ParseActions("  0F0\n\t0B0 "),
+              ElementsAre(Action{0, ActionKind::kForward, 0}, Action{0, ActionKind::kBackward, 0}));
 }
 
 TEST(ActionTest, NamesTheWordThatIsNotAnActionAndItsPlace) {
-  for (const char* word : {"F1", "1F", "1", "1X2", "1F-2", "-1F2", "1f2", "1F2B", "1F2.5",
-                           "1F99999999999", "x1F2"}) {
+  for (const char* word :
+       {"F1", "1F", "1", "1X2", "1F-2", "-1F2", "1f2", "1F2B", "1F2.5", "1F99999999999", "x1F2"}) {
     const auto parsed = ParseActions(absl::StrCat("0F0 ", word, " 0B0"));
     ASSERT_FALSE(parsed.ok()) << word;
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << word;

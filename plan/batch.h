@@ -10,7 +10,8 @@
 namespace headrace {
 
 // sizes[m]: sequences in micro-batch m; sums to `batch_size`.
-// INVALID_ARGUMENT: micro_batches < 1, or > batch_size (the message names both and the right range).
+// INVALID_ARGUMENT: micro_batches < 1, or > batch_size (the message names both and the right
+// range).
 absl::StatusOr<std::vector<int64_t>> SplitBatch(int64_t batch_size, int64_t micro_batches);
 
 }  // namespace headrace

@@ -18,8 +18,9 @@ using Schedule = std::vector<std::vector<Action>>;
 //   INVALID_ARGUMENT  names the action and prints the list with it marked
 absl::Status CheckActions(const std::vector<Action>& actions, int stage, int micro_batches);
 
-// All stages: each list alone, then replays them together with `credits` tensors in flight per edge.
-// An F needs the upstream F's activation, a B the downstream B's gradient, a send a free credit.
+// All stages: each list alone, then replays them together with `credits` tensors in flight per
+// edge. An F needs the upstream F's activation, a B the downstream B's gradient, a send a free
+// credit.
 //   FAILED_PRECONDITION  deadlock; prints the grid, marks the cells that wait and says for what
 absl::Status CheckSchedule(const Schedule& schedule, int micro_batches, int credits);
 
