@@ -6,19 +6,26 @@
 //   gradients   GradientBytes: parameters, and always the borrowed share of a tie
 //   optimizer   OptimizerBytes: moments of owned parameters (adamw 2, sgd 0 or 1, rmsprop 1 or 2
 //               with momentum)
-//   stash       peak over the actions of: boundary inputs of micro-batches in flight (from the start
+//   stash       peak over the actions of: boundary inputs of micro-batches in flight (from the
+//   start
 //               of F to the end of B) and working sets (from the start of F, or of R where the
 //               micro-batch is recomputed, to the end of B). A working set is all that the stage's
 //               layers save, and the outputs of all but its last layer. Every micro-batch counts as
 //               the largest one. GPipe §2.3: O(N + L/K · N/M)
-//   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (a forward that keeps nothing), or two
-//               gradients (backward), with the largest layer's temporaries: whichever is more
-//   link        tensors received but not taken, and sends in flight, as bounded by the credits c: with
+//   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (a forward that
+//   keeps
+//               nothing), or two gradients (backward), with the largest layer's temporaries:
+//               whichever is more
+//   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
+//   with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
 //               in; a taken one becomes stash) + (c+1)·b (gradients out), stage < K−1: (c+1)·o
 //               (activations out) + (c+1)·o (gradients in); tied head, K > 1: on the first and the
 //               last stage one gradient and one weight of the tie. An upper bound, reached or not
 //               as timing has it; every other kind is exact.
+//
+// Without training (generate) a stage has weights, one boundary input, a forward's workspace and
+// the activations' links.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +41,19 @@ struct StageShape {
   std::vector<LayerSpec> layers;  // of this stage only
   int64_t stage = 0;
   int64_t num_stages = 1;
-  MicroBatchShape largest;  // micro-batch
+  MicroBatchShape largest;        // micro-batch
   int64_t optimizer_moments = 2;  // fp32 values per parameter
   int64_t credits = 2;
   int threads = 1;
-  bool training = true;  // false (generate): weights, workspace and link only
+  bool training = true;  // false: generate
+};
+
+// What is held at one point of a list.
+struct StashLevel {
+  int64_t boundaries = 0;
+  int64_t working_sets = 0;
+
+  friend bool operator==(const StashLevel&, const StashLevel&) = default;
 };
 
 struct StashPeak {
@@ -57,6 +72,10 @@ int64_t OptimizerMoments(const v1::OptimizerSpec& spec);
 
 int64_t BoundaryBytes(const StageShape& shape);    // of the stage's input
 int64_t WorkingSetBytes(const StageShape& shape);  // of one micro-batch
+// The levels of a list that no other level of it exceeds in both counts, boundaries ascending:
+// whatever the sizes of a stage's tensors are, its peak is at one of them. One level for GPipe and
+// 1F1B.
+std::vector<StashLevel> StashLevels(const std::vector<Action>& actions);
 StashPeak PeakStash(const StageShape& shape, const std::vector<Action>& actions);
 StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions);
 

@@ -1,0 +1,15 @@
+// Every check of a job's meaning, shared by the client (before it submits) and the coordinator (before
+// it believes). What YAML can express wrongly, such as unknown keys and wrong types, is the client's.
+#pragma once
+
+#include "absl/status/status.h"
+#include "headrace/v1/job.pb.h"
+
+namespace headrace {
+
+// `dataset` may be null: the tokens are not known yet.
+//   INVALID_ARGUMENT  begins with the key's path in the job file and ": ", then says the value and what
+//                     was expected: "training.micro_batches: 9; expected 1 to 8 (batch_size)"
+absl::Status ValidateJob(const v1::JobSpec& spec, const v1::Dataset* dataset);
+
+}  // namespace headrace

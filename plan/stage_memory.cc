@@ -1,0 +1,119 @@
+#include "plan/stage_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace headrace {
+namespace {
+
+int64_t LinkBytes(const StageShape& shape) {
+  const bool first = shape.stage == 0;
+  const bool last = shape.stage == shape.num_stages - 1;
+  const int64_t credits = shape.credits;
+  int64_t bytes = 0;
+  if (!first) {
+    const int64_t in = BoundaryBytes(shape);
+    bytes += credits * in + (shape.training ? (credits + 1) * in : 0);
+  }
+  if (!last) {
+    const int64_t out = OutputBytes(shape.model, shape.layers.back(), shape.largest);
+    bytes += (credits + 1) * out * (shape.training ? 2 : 1);
+  }
+  if (shape.training && shape.model.tied && first != last) {
+    bytes += 2 * AlignUp(4 * shape.model.vocabulary * shape.model.width);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t OptimizerMoments(const v1::OptimizerSpec& spec) {
+  const int64_t momentum = spec.momentum() > 0 ? 1 : 0;
+  switch (spec.kind()) {
+    case v1::OPTIMIZER_KIND_SGD:
+      return momentum;
+    case v1::OPTIMIZER_KIND_RMSPROP:
+      return 1 + momentum;
+    default:
+      return 2;
+  }
+}
+
+int64_t BoundaryBytes(const StageShape& shape) {
+  return InputBytes(shape.model, shape.layers.front(), shape.largest);
+}
+
+int64_t WorkingSetBytes(const StageShape& shape) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < shape.layers.size(); ++i) {
+    bytes += SavedBytes(shape.model, shape.layers[i], shape.largest);
+    if (i + 1 < shape.layers.size()) {
+      bytes += OutputBytes(shape.model, shape.layers[i], shape.largest);
+    }
+  }
+  return bytes;
+}
+
+std::vector<StashLevel> StashLevels(const std::vector<Action>& actions) {
+  std::set<int> recomputed;
+  for (const Action& action : actions) {
+    if (action.kind == ActionKind::kRecompute) recomputed.insert(action.micro_batch);
+  }
+  std::map<int64_t, int64_t> most;  // working sets held at once with so many boundaries
+  StashLevel now;
+  for (const Action& action : actions) {
+    switch (action.kind) {
+      case ActionKind::kForward:
+        ++now.boundaries;
+        if (!recomputed.contains(action.micro_batch)) ++now.working_sets;
+        break;
+      case ActionKind::kRecompute:
+        ++now.working_sets;
+        break;
+      case ActionKind::kBackward:
+        --now.boundaries;
+        --now.working_sets;
+        continue;
+    }
+    int64_t& sets = most[now.boundaries];
+    sets = std::max(sets, now.working_sets);
+  }
+  std::vector<StashLevel> levels;  // from most boundaries down, each with more working sets
+  for (auto at = most.rbegin(); at != most.rend(); ++at) {
+    if (levels.empty() || at->second > levels.back().working_sets) {
+      levels.push_back({at->first, at->second});
+    }
+  }
+  std::reverse(levels.begin(), levels.end());
+  return levels;
+}
+
+StashPeak PeakStash(const StageShape& shape, const std::vector<Action>& actions) {
+  const int64_t boundary = BoundaryBytes(shape);
+  const int64_t working_set = WorkingSetBytes(shape);
+  StashPeak peak;
+  for (const StashLevel& level : StashLevels(actions)) {
+    peak.boundaries = std::max(peak.boundaries, level.boundaries);
+    peak.working_sets = std::max(peak.working_sets, level.working_sets);
+    peak.bytes =
+        std::max(peak.bytes, level.boundaries * boundary + level.working_sets * working_set);
+  }
+  return peak;
+}
+
+StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions) {
+  StageBytes bytes;
+  bytes.weights = WeightBytes(shape.model, shape.layers);
+  if (shape.training) {
+    bytes.gradients = GradientBytes(shape.layers);
+    bytes.optimizer = OptimizerBytes(shape.layers, shape.optimizer_moments);
+  }
+  bytes.stash = shape.training ? PeakStash(shape, actions).bytes : BoundaryBytes(shape);
+  bytes.workspace =
+      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training);
+  bytes.link = LinkBytes(shape);
+  return bytes;
+}
+
+}  // namespace headrace

@@ -1,0 +1,134 @@
+#include "plan/stage_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace headrace {
+namespace {
+
+using ::testing::ElementsAre;
+
+// GPT-2 of 2 blocks, width 8, vocabulary 32, context 16; 3 sequences of 16 tokens a micro-batch.
+constexpr int64_t kTokens = 48, kWidth = 8, kVocabulary = 32, kContext = 16;
+constexpr int64_t kBoundary = kTokens * kWidth * 4;  // 1536, a multiple of the alignment
+
+Model SmallModel(bool tied = true) {
+  Model model;
+  model.layers = 2;
+  model.width = kWidth;
+  model.heads = model.kv_heads = 2;
+  model.head_size = 4;
+  model.mlp_width = 32;
+  model.context = kContext;
+  model.vocabulary = kVocabulary;
+  model.tied = tied;
+  return model;
+}
+
+StageShape Stage(int64_t stage, int64_t num_stages, int64_t first, int64_t end, bool tied = true) {
+  StageShape shape;
+  shape.model = SmallModel(tied);
+  const auto layers = BuildLayers(shape.model);
+  shape.layers.assign(layers.begin() + first, layers.begin() + end);
+  shape.stage = stage;
+  shape.num_stages = num_stages;
+  shape.largest = {3, 16};
+  return shape;
+}
+
+std::vector<Action> Parse(const char* text) { return *ParseActions(text); }
+
+v1::OptimizerSpec OptimizerOf(v1::OptimizerKind kind, double momentum) {
+  v1::OptimizerSpec spec;
+  spec.set_kind(kind);
+  spec.set_momentum(momentum);
+  return spec;
+}
+
+TEST(StageMemoryTest, OptimizersKeepTheirMoments) {
+  EXPECT_EQ(OptimizerMoments(OptimizerOf(v1::OPTIMIZER_KIND_ADAMW, 0)), 2);
+  EXPECT_EQ(OptimizerMoments(OptimizerOf(v1::OPTIMIZER_KIND_SGD, 0)), 0);
+  EXPECT_EQ(OptimizerMoments(OptimizerOf(v1::OPTIMIZER_KIND_SGD, 0.9)), 1);
+  EXPECT_EQ(OptimizerMoments(OptimizerOf(v1::OPTIMIZER_KIND_RMSPROP, 0)), 1);
+  EXPECT_EQ(OptimizerMoments(OptimizerOf(v1::OPTIMIZER_KIND_RMSPROP, 0.9)), 2);
+}
+
+TEST(StageMemoryTest, StashLevelsFollowTheActions) {
+  // Recompute: boundaries of all in flight, one working set.
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0F2 0R0 0B0 0R1 0B1 0R2 0B2")),
+              ElementsAre(StashLevel{3, 1}));
+  // Kept: a working set with every boundary.
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0F2 0B0 0B1 0B2")), ElementsAre(StashLevel{3, 3}));
+  // All but the last recomputed.
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0F2 0R0 0B0 0R1 0B1 0B2")), ElementsAre(StashLevel{3, 2}));
+  // A second working set.
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0F2 0R0 0R1 0B0 0R2 0B1 0B2")),
+              ElementsAre(StashLevel{3, 2}));
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0B0 0F2 0B1 0B2")), ElementsAre(StashLevel{2, 2}));
+  // Neither level exceeds the other.
+  EXPECT_THAT(StashLevels(Parse("0F0 0F1 0F2 0R0 0B0 0R1 0R2 0B1 0B2")),
+              ElementsAre(StashLevel{2, 2}, StashLevel{3, 1}));
+  EXPECT_THAT(StashLevels({}), ElementsAre());
+}
+
+// Sums written out by hand from the shapes, independent of plan/layer_spec.cc.
+TEST(StageMemoryTest, MiddleStageCountsEveryKind) {
+  const StageShape shape = Stage(1, 3, 1, 3);  // both blocks
+  const StageBytes bytes = StageMemory(shape, Parse("1F0 1F1 1R0 1B0 1R1 1B1"));
+
+  // A block's parameters, each rounded up to 64 bytes: two norms of 8 + 8, the three projections'
+  // matrices and biases, the MLP's.
+  const int64_t block = 4 * 64              // norms
+                        + 24 * 8 * 4 + 128  // query, key, value: 96 bytes of bias
+                        + 8 * 8 * 4 + 64    // attention's projection
+                        + 32 * 8 * 4 + 128  // MLP in
+                        + 8 * 32 * 4 + 64;  // MLP out
+  EXPECT_EQ(bytes.weights, 2 * block);
+  EXPECT_EQ(bytes.gradients, 2 * block);
+  EXPECT_EQ(bytes.optimizer, 4 * block);
+
+  // Kept by a block: two norms' mean, rstd, output; qkv, attention's output and log-sum-exp, the
+  // residual, the MLP's input.
+  const int64_t saved = 2 * (2 * kTokens * 4 + kBoundary) + 3 * kBoundary + kBoundary +
+                        3 * 2 * 16 * 4 + kBoundary + 4 * kBoundary;
+  EXPECT_EQ(WorkingSetBytes(shape), 2 * saved + kBoundary);
+  EXPECT_EQ(bytes.stash, 2 * kBoundary + WorkingSetBytes(shape));
+  EXPECT_EQ(bytes.workspace,
+            StageWorkspaceBytes(shape.model, shape.layers, shape.largest, 1, true));
+
+  // Two credits: 2 activations and 3 gradients on the way in's side, 3 and 3 on the other.
+  EXPECT_EQ(bytes.link, (2 + 3 + 3 + 3) * kBoundary);
+}
+
+TEST(StageMemoryTest, EndsCarryTheTieOnTheirLinks) {
+  const int64_t tie = kVocabulary * kWidth * 4;
+  const auto actions = Parse("0F0 0B0");
+  EXPECT_EQ(StageMemory(Stage(0, 2, 0, 2), actions).link, 6 * kBoundary + 2 * tie);
+  EXPECT_EQ(StageMemory(Stage(1, 2, 2, 4), actions).link, 5 * kBoundary + 2 * tie);
+  EXPECT_EQ(StageMemory(Stage(0, 2, 0, 2, false), actions).link, 6 * kBoundary);
+  EXPECT_EQ(StageMemory(Stage(1, 2, 2, 4, false), actions).link, 5 * kBoundary);
+  EXPECT_EQ(StageMemory(Stage(1, 3, 1, 3), actions).link, 11 * kBoundary);
+  EXPECT_EQ(StageMemory(Stage(0, 1, 0, 4), actions).link, 0);
+}
+
+TEST(StageMemoryTest, StageZeroKeepsTokenIdsAsItsBoundary) {
+  const StageShape shape = Stage(0, 2, 0, 1);
+  EXPECT_EQ(BoundaryBytes(shape), kTokens * 4);
+  EXPECT_EQ(WorkingSetBytes(shape), 0);  // the embedding's backward needs the ids only
+  EXPECT_EQ(PeakStash(shape, Parse("0F0 0F1 0B0 0B1")).bytes, 2 * kTokens * 4);
+}
+
+TEST(StageMemoryTest, GenerateHoldsWeightsOneBoundaryAndLinks) {
+  StageShape shape = Stage(1, 3, 1, 3);
+  shape.training = false;
+  const StageBytes bytes = StageMemory(shape, {});
+  EXPECT_EQ(bytes.weights, StageMemory(Stage(1, 3, 1, 3), {}).weights);
+  EXPECT_EQ(bytes.gradients, 0);
+  EXPECT_EQ(bytes.optimizer, 0);
+  EXPECT_EQ(bytes.stash, kBoundary);
+  EXPECT_EQ(bytes.link, (2 + 3) * kBoundary);
+  EXPECT_EQ(bytes.total(), bytes.weights + bytes.stash + bytes.workspace + bytes.link);
+}
+
+}  // namespace
+}  // namespace headrace
