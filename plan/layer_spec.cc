@@ -259,7 +259,7 @@ int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatch
 }
 
 int64_t AttentionScratchBytes(int64_t length, int threads) {
-  return threads * (2 * FloatBytes(kAttentionRows * length) + FloatBytes(kAttentionRows));
+  return threads * 2 * kAttentionRows * FloatBytes(length);
 }
 
 int64_t ForwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,

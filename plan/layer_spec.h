@@ -105,8 +105,9 @@ int64_t ForwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                               const MicroBatchShape& shape, int threads);
 int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                                const MicroBatchShape& shape, int threads);
-// Attention's share of both. Per thread: two blocks of probabilities [kAttentionRows, length] and
-// one number a row. The backend's AttentionWorkspaceBytes (worker/backend/ops.h) is this.
+// Attention's share of both. Per thread: two blocks of kAttentionRows rows of [length] numbers,
+// scores and their gradients, each row rounded up to kAlignment. The backend's
+// AttentionWorkspaceBytes (worker/backend/ops.h) is this; a test holds them together.
 int64_t AttentionScratchBytes(int64_t length, int threads);
 
 // What a stage carves as workspace, all of its layers served by one region in turn: two outputs and

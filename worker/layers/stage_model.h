@@ -30,9 +30,9 @@ struct MicroBatch {
   uint64_t seed = 0;  // dropout is a function of (seed, step, micro_batch, layer)
   int64_t step = 0;
   int64_t micro_batch = 0;
-  bool training = true;        // false: no dropout
+  bool training = true;              // false: no dropout
   const int32_t* targets = nullptr;  // last stage: [tokens]
-  float loss_scale = 0;        // last stage, backward: 1 / tokens of the whole mini-batch
+  float loss_scale = 0;              // last stage, backward: 1 / tokens of the whole mini-batch
 };
 
 // Called with each tensor of interest while hashing for `verify`; null otherwise.
@@ -54,9 +54,9 @@ class StageModel {
   // In layer order; a borrowed head weight last.
   virtual std::vector<Parameter>& parameters() = 0;
 
-  // `input`: token ids [tokens] on stage 0, else [tokens, width]. `output`: [tokens, width]; ignored on
-  // the last stage. `kept`: null, or WorkingSetBytes(shape) bytes to keep what Backward needs.
-  // Returns the summed loss (nats) on the last stage, 0 elsewhere.
+  // `input`: token ids [tokens] on stage 0, else [tokens, width]. `output`: [tokens, width];
+  // ignored on the last stage. `kept`: null, or WorkingSetBytes(shape) bytes to keep what Backward
+  // needs. Returns the summed loss (nats) on the last stage, 0 elsewhere.
   virtual double Forward(const MicroBatch& mb, const void* input, float* output, void* kept) = 0;
   // Forward again, only to fill `kept`.
   virtual void Recompute(const MicroBatch& mb, const void* input, void* kept) = 0;
