@@ -13,9 +13,9 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
 
 }  // namespace headrace
 
-#define HEADRACE_RETURN_IF_ERROR(expr)         \
-  do {                                         \
-    if (absl::Status status_ = (expr); !status_.ok()) return status_; \
+#define HEADRACE_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                        \
+    if (absl::Status headrace_status = (expr); !headrace_status.ok()) return headrace_status; \
   } while (0)
 
 #define HEADRACE_CONCAT_INNER(a, b) a##b

@@ -1,0 +1,50 @@
+#include "common/process.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+namespace headrace {
+namespace {
+
+sigset_t EndingSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+void TuneMalloc() {
+  mallopt(M_TRIM_THRESHOLD, 2'000'000'000);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_ARENA_MAX, 2);
+}
+
+void BlockSignals() {
+  const sigset_t set = EndingSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+int WaitForSignal() {
+  const sigset_t set = EndingSignals();
+  int signal_number = 0;
+  while (sigwait(&set, &signal_number) == EINTR) {
+  }
+  return signal_number;
+}
+
+void DieWithParent() {
+  const pid_t parent = getppid();
+  // SIGKILL, because SIGTERM is blocked and may find nobody waiting for it.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it died in between
+}
+
+}  // namespace headrace
