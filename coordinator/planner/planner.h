@@ -3,9 +3,9 @@
 //
 //   JobSpec ─▶ layers ─▶ schedule ─▶ partition ─▶ simulate ─▶ Plan
 //
-// The schedule comes first, for a stage's memory depends on its place in the pipeline; the partition
-// then gives each stage its layers and its worker; the simulator tells what that is worth. `auto`
-// stages do this for every number of stages and keep the fastest plan.
+// The schedule comes first, for a stage's memory depends on its place in the pipeline; the
+// partition then gives each stage its layers and its worker; the simulator tells what that is
+// worth. `auto` stages do this for every number of stages and keep the fastest plan.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +24,21 @@ struct PlanWorker {
   int threads = 1;
 };
 
-// Plans training on some of `workers`, given in order of preference among equals. `dataset` may be null
-// (not known yet). Every field of the plan is filled in; its grid is empty where it would be too large
-// to read. The plan fits: each stage's memory is within its worker's limit, and the schedule runs
-// with the job's credits.
+// Plans training on some of `workers`, given in order of preference among equals. `dataset` may be
+// null (not known yet). Every field of the plan is filled in; its grid is empty where it would be
+// too large to read. The plan fits: each stage's memory is within its worker's limit, and the
+// schedule runs with the job's credits.
 //   INVALID_ARGUMENT     the spec is wrong (ValidateJob), or has more stages than layers
 //   UNAVAILABLE          too few workers ("needs 4 workers, has 2"): the job can wait for more
-//   FAILED_PRECONDITION  does not fit these workers: names the stage, its bytes and what is missing,
+//   FAILED_PRECONDITION  does not fit these workers: names the stage, its bytes and what is
+//   missing,
 //                        and what would make it fit, each tried by planning again
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
                                  const std::vector<PlanWorker>& workers);
 
-// Plans `generate` through a job's trained weights: as few stages as fit, forward only, one micro-batch
-// of one sequence of up to the model's context. The stages' actions and the grid are empty. Errors as
-// PlanJob; `spec` must have passed ValidateJob.
+// Plans `generate` through a job's trained weights: as few stages as fit, forward only, one
+// micro-batch of one sequence of up to the model's context. The stages' actions and the grid are
+// empty. Errors as PlanJob; `spec` must have passed ValidateJob.
 absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
                                       const std::vector<PlanWorker>& workers);
 

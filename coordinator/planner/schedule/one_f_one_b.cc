@@ -1,0 +1,19 @@
+#include "coordinator/planner/schedule/one_f_one_b.h"
+
+#include <algorithm>
+
+namespace headrace {
+
+std::vector<Action> OneForwardOneBackward(const ScheduleShape& shape, int stage) {
+  std::vector<Action> actions;
+  int forward = 0;
+  const auto add_forward = [&] { actions.push_back({stage, ActionKind::kForward, forward++}); };
+  while (forward < std::min(shape.stages - stage, shape.micro_batches)) add_forward();
+  for (int m = 0; m < shape.micro_batches; ++m) {
+    actions.push_back({stage, ActionKind::kBackward, m});
+    if (forward < shape.micro_batches) add_forward();
+  }
+  return actions;
+}
+
+}  // namespace headrace
