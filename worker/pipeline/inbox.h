@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -40,28 +42,64 @@ class Inbox {
   // kind or micro-batch). Pure; called on link threads.
   using Expect = std::function<absl::StatusOr<Expectation>(const Tag& tag)>;
 
+  // Small tensors (those without a pool) that may wait at once, over all senders. They need no
+  // credit, but a stage is never more than a step ahead of another, so a few suffice.
+  static constexpr int kMaxInlineWaiting = 64;
+
   explicit Inbox(Expect expect);
 
   // Memory for an incoming tensor. Never blocks.
   //   INVALID_ARGUMENT    not expected, or of another shape, size or type (says which and what was
   //                       expected)
+  //   ALREADY_EXISTS      as Put, known before a byte is copied
   //   RESOURCE_EXHAUSTED  the sender ignored its credit
+  //   what Fail said, CANCELLED  as Take
   absl::StatusOr<Received> Prepare(const Tag& tag, ElementType type,
                                    const std::vector<int64_t>& shape);
-  // ALREADY_EXISTS: the tag is waiting already, or (pipelined kinds) was taken in this step.
+  // Takes ownership. Never blocks.
+  //   ALREADY_EXISTS  the tag is waiting already, or (pipelined kinds) was taken in this step or
+  //                   belongs to a step that is over
+  //   what Fail said, CANCELLED  as Take
   absl::Status Put(Received received);
 
   // Waits for `tag`. On return the sender's credit is given back (through `on_taken`).
   //   DEADLINE_EXCEEDED  names the tag and how long it waited
+  //   FAILED_PRECONDITION  the sender ended its stream, so the tag cannot come any more
   //   what Fail said     the peer it waits for is lost
   //   CANCELLED          Close was called
   absl::StatusOr<Received> Take(const Tag& tag, absl::Time deadline);
 
-  // The link from `stage` is broken: Takes of tensors from it fail with `cause`, now and later.
+  // The link from `stage` is broken: Takes of tensors from it fail with `cause`, now and later;
+  // what waits from it is dropped. The first cause stays.
   void Fail(int stage, absl::Status cause);
+  // The link from `stage` has ended in order: what waits from it can still be taken, nothing else
+  // will come.
+  void End(int stage);
+  // Drops what waits and fails every Take, now and later. Idempotent.
   void Close();
-  // Called after each Take, outside the lock, with the taken tensor's tag.
+  // Called after each Take, outside the lock, with the taken tensor's tag. Replaces the one before;
+  // null: none.
   void OnTaken(std::function<void(const Tag&)> on_taken);
+
+ private:
+  // What was taken of one (stage, kind), to refuse a second copy: tags of the latest step only.
+  struct Taken {
+    int64_t step = 0;
+    std::set<Tag> tags;
+  };
+
+  absl::Status CheckWanted(const Tag& tag) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void Remember(const Tag& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Expect expect_;
+  absl::Mutex mu_;
+  std::map<Tag, Received> waiting_ ABSL_GUARDED_BY(mu_);
+  int inline_waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::pair<int, v1::MessageKind>, Taken> taken_ ABSL_GUARDED_BY(mu_);
+  std::map<int, absl::Status> failed_ ABSL_GUARDED_BY(mu_);
+  std::set<int> ended_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void(const Tag&)> on_taken_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace headrace

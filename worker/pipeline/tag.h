@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "headrace/v1/tensor.pb.h"
 
@@ -18,7 +19,16 @@ struct Tag {
   friend auto operator<=>(const Tag&, const Tag&) = default;
 };
 
-// "activation of step 12, micro-batch 3, from stage 1"
+// "activation", "evaluation activation", "tied weights" …; "message kind 77" if unknown.
+std::string KindName(v1::MessageKind kind);
+
+// "activation of step 12, micro-batch 3, from stage 1"; kinds that come once a step name no
+// micro-batch, and the chunk stands there only when it is not 0.
 std::string ToText(const Tag& tag);
+
+// Pipelined kinds are paced by credits, one per tensor in flight on an edge and class.
+enum class CreditClass { kNone, kActivation, kGradient };
+CreditClass CreditClassOf(v1::MessageKind kind);
+inline bool IsPipelined(v1::MessageKind kind) { return CreditClassOf(kind) != CreditClass::kNone; }
 
 }  // namespace headrace

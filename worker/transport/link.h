@@ -1,6 +1,7 @@
 // The seam between the pipeline and a way to move tensors. A stage's links are opened all at once
 // (Connect) by the side that sends; the receiving side is the worker's StageService, which hands
-// frames to the Inbox of the stage they are for.
+// frames to the Inbox of the stage they are for (grpc_service.h). docs/format-frame.md has what
+// passes between the two.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/inbox.h"
@@ -27,17 +30,34 @@ struct LinkContext {
 //   UNAVAILABLE        names worker, stage, address and what the transport said
 //   DEADLINE_EXCEEDED  likewise
 //   FAILED_PRECONDITION  the receiver refused: other job or generation
-// `on_lost(stage, cause)` is called once per link that breaks later, on a link thread.
+//   ALREADY_EXISTS     the receiver has or had a stream from this stage already
+// `on_lost(stage, cause)` is called once per link that breaks later, on a link thread; it must not
+// call Close. `cause` has the code the receiver gave (INVALID_ARGUMENT for a bad frame …), else
+// UNAVAILABLE. The Outbox must be closed before the arenas of the slots it was given go.
 absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
     const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
     std::function<void(int stage, absl::Status cause)> on_lost);
 
+class IncomingStage;
+
 // The receiving side: which stage's inbox a stream's HELLO is for. Thread-safe. One a worker.
 class StageDirectory {
  public:
-  // The stage must stay valid until Leave returns; Leave ends its streams and waits for them.
+  // The stage's `inbox` takes what arrives for `context`'s job and generation, and its OnTaken is
+  // set to return credits. It must stay valid until Leave returns; Leave ends its streams and waits
+  // for them.
   void Enter(const LinkContext& context, Inbox* inbox);
+  // Nothing to do if the stage is not here.
   void Leave(const std::string& job_id, int64_t generation);
+
+  // FAILED_PRECONDITION: not here; names what was asked for and what is here.
+  // Shared with the streams that are still leaving it.
+  absl::StatusOr<std::shared_ptr<IncomingStage>> Find(const std::string& job_id,
+                                                      int64_t generation) const;
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<std::shared_ptr<IncomingStage>> stages_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace headrace

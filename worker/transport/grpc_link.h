@@ -1,0 +1,95 @@
+// The sending side of one gRPC stream, from HELLO to END. Internal to ConnectGrpcLinks.
+//
+//   Connecting ──first ack──> Open ──Finish: queue empty, END written, status OK──> Finished
+//        │                     │
+//        └──── any error ──────┴──> Lost (cause)          Cancel ──> Cancelled, from any state
+//
+// Two threads: the writer drains the queue, one frame outstanding; the reader connects, then is
+// always inside Read, takes credits from the acks, and settles the state when the stream ends.
+// Thread-safe.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/sync_stream.h>
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "headrace/v1/worker.pb.h"
+#include "worker/pipeline/outbox.h"
+#include "worker/transport/link.h"
+#include "worker/transport/send_buffer.h"
+
+namespace headrace {
+
+class GrpcLink {
+ public:
+  using OnLost = std::function<void(int stage, absl::Status cause)>;
+
+  // Begins to connect. `on_lost` is called on the reader thread, only if the link was open.
+  GrpcLink(const LinkContext& context, const v1::Peer& receiver, OnLost on_lost);
+  ~GrpcLink();  // Cancel, Join
+  GrpcLink(const GrpcLink&) = delete;
+  GrpcLink& operator=(const GrpcLink&) = delete;
+
+  // Errors as ConnectGrpcLinks.
+  absl::Status AwaitOpen(absl::Time deadline);
+  // Errors as Outbox::Send.
+  absl::Status Send(Outgoing outgoing, absl::Time deadline);
+  // No Send after this; the writer ends the stream once the queue is empty.
+  void BeginFinish();
+  //   DEADLINE_EXCEEDED, UNAVAILABLE (lost), CANCELLED
+  absl::Status AwaitFinished(absl::Time deadline);
+  // Drops the queue and ends the stream now.
+  void Cancel();
+  // After Cancel, or once finished: joins the threads and waits until gRPC has dropped every slot.
+  void Join();
+
+ private:
+  using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+  enum class State { kConnecting, kOpen, kFinished, kLost, kCancelled };
+
+  void RunReader();
+  void RunWriter();
+  // Waits for the next tensor. False: none will come.
+  bool NextOutgoing(Outgoing* outgoing);
+  bool WriteTensor(Outgoing outgoing);
+  void WriteEnd();
+  absl::Status TakeAck(const grpc::ByteBuffer& ack);
+  void Settle(const grpc::Status& status, const absl::Status& protocol_error);
+  absl::Status CauseOf(const grpc::Status& status, const absl::Status& protocol_error) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool Over() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return state_ != State::kConnecting && state_ != State::kOpen;
+  }
+
+  const LinkContext context_;
+  const int to_stage_;
+  const std::string name_;  // "link to stage 1 (worker w1, 10.0.0.2:7071)"
+  const OnLost on_lost_;
+  const std::shared_ptr<BuffersInFlight> in_flight_;
+  grpc::ClientContext client_context_;
+  std::shared_ptr<grpc::Channel> channel_;  // gRPC's way to hold one
+  std::unique_ptr<Stream> stream_;          // made by the reader before the link is open
+
+  absl::Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
+  absl::Status cause_ ABSL_GUARDED_BY(mu_);                   // of kLost
+  std::array<int64_t, 2> credits_ ABSL_GUARDED_BY(mu_) = {};  // by CreditClass
+  std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mu_);
+  bool finishing_ ABSL_GUARDED_BY(mu_) = false;
+  bool end_written_ ABSL_GUARDED_BY(mu_) = false;
+
+  std::thread reader_;
+  std::thread writer_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,67 @@
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/transport/grpc_link.h"
+#include "worker/transport/link.h"
+
+namespace headrace {
+namespace {
+
+// The links are const after construction; each one is thread-safe.
+class GrpcOutbox final : public Outbox {
+ public:
+  explicit GrpcOutbox(std::map<int, std::unique_ptr<GrpcLink>> links) : links_(std::move(links)) {}
+  ~GrpcOutbox() override { Close(); }
+
+  absl::Status AwaitOpen(absl::Time deadline) {
+    for (const auto& [stage, link] : links_) {
+      if (absl::Status open = link->AwaitOpen(deadline); !open.ok()) return open;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(int to_stage, Outgoing outgoing, absl::Time deadline) override {
+    const auto link = links_.find(to_stage);
+    if (link == links_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no link to stage ", to_stage, " for ", ToText(outgoing.tag)));
+    }
+    return link->second->Send(std::move(outgoing), deadline);
+  }
+
+  absl::Status Finish(absl::Time deadline) override {
+    for (const auto& [stage, link] : links_) link->BeginFinish();
+    absl::Status first;
+    for (const auto& [stage, link] : links_) first.Update(link->AwaitFinished(deadline));
+    return first;
+  }
+
+  void Close() override {
+    for (const auto& [stage, link] : links_) link->Cancel();
+    absl::MutexLock lock(&close_mu_);
+    for (const auto& [stage, link] : links_) link->Join();
+  }
+
+ private:
+  const std::map<int, std::unique_ptr<GrpcLink>> links_;
+  absl::Mutex close_mu_;  // two Closes must not join the same threads
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
+    const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
+    std::function<void(int stage, absl::Status cause)> on_lost) {
+  std::map<int, std::unique_ptr<GrpcLink>> links;
+  for (const v1::Peer& receiver : receivers) {
+    links[static_cast<int>(receiver.stage())] =
+        std::make_unique<GrpcLink>(context, receiver, on_lost);
+  }
+  auto outbox = std::make_unique<GrpcOutbox>(std::move(links));
+  if (absl::Status open = outbox->AwaitOpen(deadline); !open.ok()) return open;
+  return outbox;
+}
+
+}  // namespace headrace

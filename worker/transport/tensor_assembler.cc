@@ -1,0 +1,125 @@
+#include "worker/transport/tensor_assembler.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+bool IsTensorKind(v1::MessageKind kind) {
+  return kind >= v1::MESSAGE_KIND_ACTIVATION && kind <= v1::MESSAGE_KIND_TOKEN;
+}
+
+absl::Status Wrong(const Tag& tag, const char* what, int64_t came, int64_t expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToText(tag), ": ", what, " ", came, ", expected ", expected));
+}
+
+}  // namespace
+
+TensorAssembler::TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox,
+                                 std::function<absl::Status(const Tag& tag)> admit)
+    : context_(context), from_stage_(from_stage), inbox_(inbox), admit_(std::move(admit)) {}
+
+absl::Status TensorAssembler::Accept(const Frame& frame) {
+  const v1::TensorHeader& header = frame.header;
+  HEADRACE_RETURN_IF_ERROR(CheckSender(header));
+  if (ended_) return absl::InvalidArgumentError("a frame after END, expected nothing");
+  if (header.kind() == v1::MESSAGE_KIND_END) return AcceptEnd(header);
+  HEADRACE_RETURN_IF_ERROR(current_ ? CheckContinues(header) : Begin(header));
+  HEADRACE_RETURN_IF_ERROR(CheckRange(header));
+  const Tensor& tensor = current_->received.tensor;
+  const uint32_t crc =
+      frame.payload.CopyTo(static_cast<char*>(tensor.data) + current_->next_offset);
+  if (crc != header.crc32c()) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: bytes %d to %d have checksum %08x, expected %08x", ToText(current_->received.tag),
+        current_->next_offset, current_->next_offset + header.length(), crc, header.crc32c()));
+  }
+  current_->next_offset += header.length();
+  if (current_->next_offset < tensor.bytes()) return absl::OkStatus();
+  Received whole = std::move(current_->received);
+  current_.reset();
+  return inbox_->Put(std::move(whole));
+}
+
+absl::Status TensorAssembler::CheckSender(const v1::TensorHeader& header) const {
+  if (header.job_id() != context_.job_id || header.generation() != context_.generation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("frame for job ", header.job_id(), " generation ", header.generation(),
+                     ", expected job ", context_.job_id, " generation ", context_.generation));
+  }
+  if (header.from_stage() != from_stage_) {
+    return absl::InvalidArgumentError(absl::StrCat("frame from stage ", header.from_stage(),
+                                                   " in a stream from stage ", from_stage_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorAssembler::AcceptEnd(const v1::TensorHeader& header) {
+  if (current_) {
+    return absl::InvalidArgumentError(absl::StrCat("END at byte ", current_->next_offset, " of ",
+                                                   current_->received.tensor.bytes(), " of ",
+                                                   ToText(current_->received.tag)));
+  }
+  if (header.length() != 0) return absl::InvalidArgumentError("END with a payload, expected none");
+  ended_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status TensorAssembler::Begin(const v1::TensorHeader& header) {
+  HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
+  if (!IsTensorKind(tag.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame of kind ", KindName(tag.kind), ", expected a tensor or END"));
+  }
+  absl::StatusOr<ElementType> type = FromProto(header.element_type());
+  if (!type.ok()) return Annotate(type.status(), ToText(tag));
+  HEADRACE_RETURN_IF_ERROR(admit_(tag));
+  const std::vector<int64_t> shape(header.shape().begin(), header.shape().end());
+  HEADRACE_ASSIGN_OR_RETURN(Received received, inbox_->Prepare(tag, *type, shape));
+  const int64_t bytes = received.tensor.bytes();  // the plan's: the shape is the expected one
+  if (header.total_bytes() != bytes) return Wrong(tag, "total_bytes", header.total_bytes(), bytes);
+  current_.emplace(Current{.received = std::move(received)});
+  return absl::OkStatus();
+}
+
+absl::Status TensorAssembler::CheckContinues(const v1::TensorHeader& header) const {
+  HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
+  const Received& received = current_->received;
+  if (tag != received.tag) {
+    return absl::InvalidArgumentError(absl::StrCat("frame of ", ToText(tag), ", expected byte ",
+                                                   current_->next_offset, " of ",
+                                                   ToText(received.tag)));
+  }
+  if (header.element_type() != ToProto(received.tensor.type) ||
+      !std::equal(header.shape().begin(), header.shape().end(), received.tensor.shape.begin(),
+                  received.tensor.shape.end())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToText(tag), ": type or shape differs from the tensor's first frame"));
+  }
+  const int64_t bytes = received.tensor.bytes();
+  if (header.total_bytes() != bytes) return Wrong(tag, "total_bytes", header.total_bytes(), bytes);
+  return absl::OkStatus();
+}
+
+absl::Status TensorAssembler::CheckRange(const v1::TensorHeader& header) const {
+  const Received& received = current_->received;
+  if (header.offset() != current_->next_offset) {
+    return Wrong(received.tag, "offset", header.offset(), current_->next_offset);
+  }
+  const int64_t left = received.tensor.bytes() - current_->next_offset;
+  if (header.length() < 1 || header.length() > left) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToText(received.tag), ": length ", header.length(), ", expected 1 to ", left));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace headrace

@@ -1,0 +1,57 @@
+// Puts the frames of one stream together again, straight into the inbox's memory. Every field of a
+// header is checked, against the stream, the plan and the frames before, before a byte is copied or
+// memory taken; what a header claims is never used as a size.
+// Used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "worker/pipeline/inbox.h"
+#include "worker/transport/frame.h"
+#include "worker/transport/link.h"
+
+namespace headrace {
+
+class TensorAssembler {
+ public:
+  // `admit` says whether the sender may begin this tensor now (its credit); `inbox` must outlive
+  // this.
+  TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox,
+                  std::function<absl::Status(const Tag& tag)> admit);
+
+  // Takes the next frame, HELLO excepted; after the last one of a tensor, Puts it into the inbox.
+  // Every error names what was expected and what came, and ends the stream:
+  //   FAILED_PRECONDITION  another job or generation
+  //   INVALID_ARGUMENT     another sender, unexpected tag, type, shape, size, offset or length; an
+  //                        END inside a tensor, a frame after END
+  //   DATA_LOSS            the checksum differs
+  //   else                 what `admit`, Inbox::Prepare or Inbox::Put said
+  absl::Status Accept(const Frame& frame);
+
+  // An END frame has come.
+  bool ended() const { return ended_; }
+
+ private:
+  struct Current {
+    Received received;
+    int64_t next_offset = 0;
+  };
+
+  absl::Status CheckSender(const v1::TensorHeader& header) const;
+  absl::Status AcceptEnd(const v1::TensorHeader& header);
+  absl::Status Begin(const v1::TensorHeader& header);
+  absl::Status CheckContinues(const v1::TensorHeader& header) const;
+  absl::Status CheckRange(const v1::TensorHeader& header) const;
+
+  const LinkContext context_;
+  const int from_stage_;
+  Inbox* const inbox_;
+  const std::function<absl::Status(const Tag& tag)> admit_;
+  std::optional<Current> current_;
+  bool ended_ = false;
+};
+
+}  // namespace headrace
