@@ -102,7 +102,7 @@ std::string FormatBytes(int64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  return absl::StrFormat(std::abs(value) < 99.95 ? "%.1f %s" : "%.0f %s", value, kNames[unit]);
+  return absl::StrFormat("%.*f %s", std::abs(value) < 99.95 ? 1 : 0, value, kNames[unit]);
 }
 
 std::string FormatCount(double count) {

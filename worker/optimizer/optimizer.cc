@@ -1,0 +1,156 @@
+#include "worker/optimizer/optimizer.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "plan/stage_memory.h"
+#include "worker/optimizer/group.h"
+
+namespace headrace {
+namespace {
+
+// PyTorch's defaults.
+constexpr double kBeta1 = 0.9;
+constexpr double kBeta2 = 0.999;
+constexpr double kEpsilon = 1e-8;
+constexpr double kAlpha = 0.99;
+
+// A parameter with what the optimizer keeps for it.
+struct Updated {
+  Parameter* parameter = nullptr;
+  GroupConstants constants;
+  std::vector<Tensor> moments;
+
+  float* weight() const { return parameter->weight.f32(); }
+  const float* gradient() const { return parameter->gradient.f32(); }
+  int64_t count() const { return parameter->weight.elements(); }
+  float* moment(size_t i) const { return i < moments.size() ? moments[i].f32() : nullptr; }
+};
+
+class OptimizerImpl : public Optimizer {
+ public:
+  OptimizerImpl(const v1::TrainingSpec& training, std::vector<Updated> updated, Ops* ops)
+      : training_(training), updated_(std::move(updated)), ops_(ops) {}
+
+  void Step(int64_t step, double gradient_scale) override {
+    const double rate = LearningRate(training_, step);
+    for (const Updated& u : updated_) Update(u, step, rate, static_cast<float>(gradient_scale));
+  }
+
+ private:
+  void Update(const Updated& u, int64_t step, double rate, float gradient_scale) {
+    const v1::OptimizerSpec& spec = training_.optimizer();
+    const float learning_rate = static_cast<float>(rate * u.constants.learning_rate_scale);
+    const float weight_decay = static_cast<float>(u.constants.weight_decay);
+    const float epsilon = static_cast<float>(spec.has_epsilon() ? spec.epsilon() : kEpsilon);
+    const float momentum = static_cast<float>(spec.momentum());
+    switch (spec.kind()) {
+      case v1::OPTIMIZER_KIND_SGD:
+        return ops_->Sgd(u.weight(), u.gradient(), u.moment(0), u.count(),
+                         {.learning_rate = learning_rate,
+                          .weight_decay = weight_decay,
+                          .momentum = momentum,
+                          .gradient_scale = gradient_scale,
+                          .nesterov = spec.nesterov(),
+                          .first = step == 1});
+      case v1::OPTIMIZER_KIND_RMSPROP:
+        return ops_->RmsProp(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(),
+                             {.learning_rate = learning_rate,
+                              .weight_decay = weight_decay,
+                              .alpha = static_cast<float>(spec.has_alpha() ? spec.alpha() : kAlpha),
+                              .epsilon = epsilon,
+                              .momentum = momentum,
+                              .gradient_scale = gradient_scale});
+      default:
+        return AdamW(u, step, {.learning_rate = learning_rate,
+                               .epsilon = epsilon,
+                               .weight_decay = weight_decay,
+                               .gradient_scale = gradient_scale});
+    }
+  }
+
+  void AdamW(const Updated& u, int64_t step, AdamWStep constants) {
+    const v1::OptimizerSpec& spec = training_.optimizer();
+    const double beta1 = spec.has_beta1() ? spec.beta1() : kBeta1;
+    const double beta2 = spec.has_beta2() ? spec.beta2() : kBeta2;
+    constants.beta1 = static_cast<float>(beta1);
+    constants.beta2 = static_cast<float>(beta2);
+    constants.bias_correction1 =
+        static_cast<float>(1 - std::pow(beta1, static_cast<double>(step)));
+    constants.bias_correction2 =
+        static_cast<float>(1 - std::pow(beta2, static_cast<double>(step)));
+    ops_->AdamW(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(), constants);
+  }
+
+  const v1::TrainingSpec training_;
+  const std::vector<Updated> updated_;
+  Ops* const ops_;
+};
+
+}  // namespace
+
+GroupConstants ConstantsFor(const v1::OptimizerSpec& spec, const ParameterSpec& parameter) {
+  GroupConstants constants;
+  if (parameter.shape.size() >= 2) constants.weight_decay = spec.weight_decay();
+  for (const v1::ParameterGroup& group : spec.groups()) {
+    if (fnmatch(group.match().c_str(), parameter.name.c_str(), 0) != 0) continue;
+    if (group.has_weight_decay()) constants.weight_decay = group.weight_decay();
+    if (group.has_learning_rate_scale()) {
+      constants.learning_rate_scale = group.learning_rate_scale();
+    }
+    break;
+  }
+  return constants;
+}
+
+double LearningRate(const v1::TrainingSpec& training, int64_t step) {
+  const v1::LearningRateSpec& spec = training.learning_rate();
+  const double rate = training.optimizer().learning_rate();
+  if (step < spec.warmup_steps()) {
+    return rate * static_cast<double>(step) / static_cast<double>(spec.warmup_steps());
+  }
+  // The one step at the full rate; the decline is over the steps after it.
+  const int64_t peak = std::max<int64_t>(spec.warmup_steps(), 1);
+  if (step <= peak) return rate;
+  const double minimum = spec.min_learning_rate();
+  const double progress =
+      static_cast<double>(step - peak) / static_cast<double>(training.steps() - peak);
+  switch (spec.kind()) {
+    case v1::LEARNING_RATE_KIND_LINEAR:
+      return rate + (minimum - rate) * progress;
+    case v1::LEARNING_RATE_KIND_COSINE:
+      return minimum + (rate - minimum) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+    case v1::LEARNING_RATE_KIND_INVERSE_SQRT:
+      return rate * std::sqrt(static_cast<double>(peak) / static_cast<double>(step));
+    default:
+      return rate;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const v1::TrainingSpec& training,
+                                                             std::vector<Parameter>* parameters,
+                                                             Arena* arena, Ops* ops) {
+  const int64_t num_moments = OptimizerMoments(training.optimizer());
+  std::vector<Updated> updated;
+  for (Parameter& parameter : *parameters) {
+    if (parameter.borrowed) continue;
+    Updated u{&parameter, ConstantsFor(training.optimizer(), parameter.spec), {}};
+    for (int64_t i = 0; i < num_moments; ++i) {
+      HEADRACE_ASSIGN_OR_RETURN(
+          Tensor moment, arena->Carve(MemoryKind::kOptimizer,
+                                      absl::StrCat("moment ", i + 1, " of ", parameter.spec.name),
+                                      ElementType::kFloat32, parameter.spec.shape));
+      u.moments.push_back(std::move(moment));
+    }
+    updated.push_back(std::move(u));
+  }
+  return std::make_unique<OptimizerImpl>(training, std::move(updated), ops);
+}
+
+}  // namespace headrace
