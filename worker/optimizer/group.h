@@ -1,4 +1,5 @@
-// Which constants a parameter is updated with: those of the first group whose glob matches its name.
+// Which constants a parameter is updated with: those of the first group whose glob matches its
+// name.
 #pragma once
 
 #include "headrace/v1/job.pb.h"
@@ -11,8 +12,8 @@ struct GroupConstants {
   double learning_rate_scale = 1;
 };
 
-// What the first matching group leaves unsaid is as if none matched: the optimizer's weight decay for
-// two or more dimensions, none for vectors, the learning rate as it is.
+// What the first matching group leaves unsaid is as if none matched: the optimizer's weight decay
+// for two or more dimensions, none for vectors, the learning rate as it is.
 GroupConstants ConstantsFor(const v1::OptimizerSpec& spec, const ParameterSpec& parameter);
 
 }  // namespace headrace

@@ -1,7 +1,5 @@
 #include "worker/optimizer/optimizer.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -68,10 +66,11 @@ class OptimizerImpl : public Optimizer {
                               .momentum = momentum,
                               .gradient_scale = gradient_scale});
       default:
-        return AdamW(u, step, {.learning_rate = learning_rate,
-                               .epsilon = epsilon,
-                               .weight_decay = weight_decay,
-                               .gradient_scale = gradient_scale});
+        return AdamW(u, step,
+                     {.learning_rate = learning_rate,
+                      .epsilon = epsilon,
+                      .weight_decay = weight_decay,
+                      .gradient_scale = gradient_scale});
     }
   }
 
@@ -81,10 +80,8 @@ class OptimizerImpl : public Optimizer {
     const double beta2 = spec.has_beta2() ? spec.beta2() : kBeta2;
     constants.beta1 = static_cast<float>(beta1);
     constants.beta2 = static_cast<float>(beta2);
-    constants.bias_correction1 =
-        static_cast<float>(1 - std::pow(beta1, static_cast<double>(step)));
-    constants.bias_correction2 =
-        static_cast<float>(1 - std::pow(beta2, static_cast<double>(step)));
+    constants.bias_correction1 = static_cast<float>(1 - std::pow(beta1, static_cast<double>(step)));
+    constants.bias_correction2 = static_cast<float>(1 - std::pow(beta2, static_cast<double>(step)));
     ops_->AdamW(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(), constants);
   }
 
@@ -94,20 +91,6 @@ class OptimizerImpl : public Optimizer {
 };
 
 }  // namespace
-
-GroupConstants ConstantsFor(const v1::OptimizerSpec& spec, const ParameterSpec& parameter) {
-  GroupConstants constants;
-  if (parameter.shape.size() >= 2) constants.weight_decay = spec.weight_decay();
-  for (const v1::ParameterGroup& group : spec.groups()) {
-    if (fnmatch(group.match().c_str(), parameter.name.c_str(), 0) != 0) continue;
-    if (group.has_weight_decay()) constants.weight_decay = group.weight_decay();
-    if (group.has_learning_rate_scale()) {
-      constants.learning_rate_scale = group.learning_rate_scale();
-    }
-    break;
-  }
-  return constants;
-}
 
 double LearningRate(const v1::TrainingSpec& training, int64_t step) {
   const v1::LearningRateSpec& spec = training.learning_rate();

@@ -43,10 +43,10 @@ class OptimizerTest : public testing::Test {
     Parameter parameter;
     parameter.spec = spec;
     parameter.borrowed = borrowed;
-    parameter.weight = *arena_->Carve(MemoryKind::kWeights, spec.name, ElementType::kFloat32,
-                                      spec.shape);
-    parameter.gradient = *arena_->Carve(MemoryKind::kGradients, spec.name, ElementType::kFloat32,
-                                        spec.shape);
+    parameter.weight =
+        *arena_->Carve(MemoryKind::kWeights, spec.name, ElementType::kFloat32, spec.shape);
+    parameter.gradient =
+        *arena_->Carve(MemoryKind::kGradients, spec.name, ElementType::kFloat32, spec.shape);
     for (int64_t i = 0; i < parameter.weight.elements(); ++i) {
       parameter.weight.f32()[i] = InitialWeight(static_cast<size_t>(i));
     }
@@ -171,8 +171,10 @@ TEST_F(OptimizerTest, CarvesWhatThePlanCounts) {
     double momentum;
     int64_t moments;
   };
-  const Case cases[] = {{v1::OPTIMIZER_KIND_ADAMW, 0, 2},   {v1::OPTIMIZER_KIND_SGD, 0, 0},
-                        {v1::OPTIMIZER_KIND_SGD, 0.9, 1},   {v1::OPTIMIZER_KIND_RMSPROP, 0, 1},
+  const Case cases[] = {{v1::OPTIMIZER_KIND_ADAMW, 0, 2},
+                        {v1::OPTIMIZER_KIND_SGD, 0, 0},
+                        {v1::OPTIMIZER_KIND_SGD, 0.9, 1},
+                        {v1::OPTIMIZER_KIND_RMSPROP, 0, 1},
                         {v1::OPTIMIZER_KIND_RMSPROP, 0.9, 2}};
   int64_t before = 0;
   for (const Case& c : cases) {
