@@ -5,6 +5,10 @@
 // depends on shapes only, so that recompute, another K or another schedule repeats every bit. Ops
 // whose name ends in Backward *add* to parameter gradients and *set* input gradients, except where an
 // `accumulate` says otherwise. Not thread-safe: one compute thread owns an Ops.
+//
+// "The inputs" include shapes and threads: a matrix product of other rows or threads may differ in the
+// last bit. Buffers start at kAlignment; inputs and outputs are different buffers unless an op allows
+// it. NaN and infinity come out as such, never as a finite number.
 #pragma once
 
 #include <cstdint>
@@ -121,7 +125,8 @@ class Ops {
 };
 
 // Temporaries of Attention and AttentionBackward, for `threads` threads; plan/layer_spec.cc counts
-// the same bytes.
+// the same bytes: for each thread two blocks of 64 query rows by `length` keys, the rows rounded up to
+// 16 floats: threads · 2 · 64 · ⌈length / 16⌉ · 16 · 4.
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads);
 
 // The CPU backend. `threads` OpenMP threads, set for the calling thread: create it on the thread that

@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "worker/backend/cpu/cpu_ops.h"
+#include "worker/backend/cpu/exp.h"
+#include "worker/backend/cpu/kernel.h"
+#include "worker/backend/cpu/reduce.h"
+
+namespace headrace {
+namespace {
+
+// Exponentials are summed in fp32 within a block, the blocks in fp64: a vocabulary of 10^5 costs no
+// more rounding than one block.
+constexpr int64_t kBlock = 1024;
+
+// Σ exp(x − max).
+HEADRACE_INLINE double ExpSum(const float* x, int64_t n, float max) {
+  double sum = 0;
+  for (int64_t at = 0; at < n; at += kBlock) {
+    const float* block = x + at;
+    sum += SumOf<float>(std::min(kBlock, n - at),
+                        [=](int64_t j) HEADRACE_INLINE_LAMBDA { return Exp(block[j] - max); });
+  }
+  return sum;
+}
+
+HEADRACE_KERNEL double LossRow(const float* x, int32_t target, int64_t vocabulary) {
+  const float max = MaxOf(x, vocabulary);
+  const double sum = ExpSum(x, vocabulary, max);
+  return std::log(sum) + (static_cast<double>(max) - static_cast<double>(x[target]));
+}
+
+HEADRACE_KERNEL void GradientRow(float* x, int32_t target, int64_t vocabulary, float scale) {
+  const float max = MaxOf(x, vocabulary);
+  double sum = 0;
+  for (int64_t at = 0; at < vocabulary; at += kBlock) {
+    float* block = x + at;
+    const int64_t count = std::min(kBlock, vocabulary - at);
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) block[j] = Exp(block[j] - max);
+    sum += SumOf<float>(count, [=](int64_t j) HEADRACE_INLINE_LAMBDA { return block[j]; });
+  }
+  const float factor = static_cast<float>(static_cast<double>(scale) / sum);
+#pragma omp simd
+  for (int64_t j = 0; j < vocabulary; ++j) x[j] *= factor;
+  x[target] -= scale;
+}
+
+}  // namespace
+
+double CpuOps::CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
+                            int64_t vocabulary) {
+  std::vector<double> losses(static_cast<size_t>(n));
+  ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      losses[static_cast<size_t>(t)] = LossRow(logits + t * vocabulary, targets[t], vocabulary);
+    }
+  });
+  double sum = 0;
+  for (double loss : losses) sum += loss;
+  return sum;
+}
+
+void CpuOps::CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
+                                  int64_t vocabulary, float scale) {
+  ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      GradientRow(logits + t * vocabulary, targets[t], vocabulary, scale);
+    }
+  });
+}
+
+}  // namespace headrace

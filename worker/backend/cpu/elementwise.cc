@@ -1,0 +1,29 @@
+#include <algorithm>
+
+#include "worker/backend/cpu/cpu_ops.h"
+#include "worker/backend/cpu/kernel.h"
+
+namespace headrace {
+namespace {
+
+HEADRACE_KERNEL void AddRange(const float* a, const float* b, float* y, int64_t begin,
+                              int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+}
+
+}  // namespace
+
+void CpuOps::Add(const float* a, const float* b, float* y, int64_t count) {
+  ParallelRanges(threads_, count, kElementGrain,
+                 [&](int64_t begin, int64_t end) { AddRange(a, b, y, begin, end); });
+}
+
+void CpuOps::Fill(float* x, int64_t count, float value) {
+  ParallelRanges(threads_, count, kElementGrain,
+                 [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, value); });
+}
+
+void CpuOps::Zero(float* x, int64_t count) { Fill(x, count, 0.0f); }
+
+}  // namespace headrace

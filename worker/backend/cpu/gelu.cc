@@ -1,0 +1,50 @@
+#include "worker/backend/cpu/cpu_ops.h"
+#include "worker/backend/cpu/exp.h"
+#include "worker/backend/cpu/kernel.h"
+
+namespace headrace {
+namespace {
+
+// gelu(x) = x/2 · (1 + tanh(u)) = x · sigmoid(2u), u = √(2/π) · (x + 0.044715 x³).
+constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
+constexpr float kCubic = 0.044715f;
+
+// Beyond ±10 the sigmoid is 0 or 1 to the last bit that counts, and x³ could overflow.
+HEADRACE_INLINE float Clamp(float x) {
+  x = x < -10.0f ? -10.0f : x;
+  return x > 10.0f ? 10.0f : x;
+}
+
+HEADRACE_KERNEL void Forward(const float* x, float* y, int64_t begin, int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const float c = Clamp(x[i]);
+    y[i] = x[i] * Sigmoid(kTwoRootTwoOverPi * (c + kCubic * c * c * c));
+  }
+}
+
+HEADRACE_KERNEL void Backward(const float* dy, const float* x, float* dx, int64_t begin,
+                              int64_t end) {
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const float c = Clamp(x[i]);
+    const float e = Exp(-kTwoRootTwoOverPi * (c + kCubic * c * c * c));
+    const float s = 1.0f / (1.0f + e);
+    const float slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * c * c);  // of 2u
+    dx[i] = dy[i] * (s + c * s * (e * s) * slope);  // e * s = 1 − s without cancellation
+  }
+}
+
+}  // namespace
+
+void CpuOps::Gelu(const float* x, float* y, int64_t count) {
+  ParallelRanges(threads_, count, kElementGrain,
+                 [&](int64_t begin, int64_t end) { Forward(x, y, begin, end); });
+}
+
+void CpuOps::GeluBackward(const float* dy, const float* x, float* dx, int64_t count) {
+  ParallelRanges(threads_, count, kElementGrain,
+                 [&](int64_t begin, int64_t end) { Backward(dy, x, dx, begin, end); });
+}
+
+}  // namespace headrace
