@@ -1,0 +1,98 @@
+// Jobs on disk: one SQLite file. What is written here survives the coordinator; what a worker or a
+// client was told was written here first.
+//
+//   jobs            id, name, state, last step, Job message (without what the other tables hold)
+//   plans           the plan of each generation of a job
+//   steps           one StepResult a row
+//   events          one JobEvent a row, numbered from 1 within the job
+//   tensor_hashes   one TensorHashes a row, numbered from 1 within the job
+//   flight_records  what each stage last did, kept when a job fails
+//
+// PRAGMA user_version is the schema's version.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/store/database.h"
+#include "headrace/v1/cluster.pb.h"
+#include "headrace/v1/job.pb.h"
+
+namespace headrace {
+
+// A job as the store keeps it, without steps, events and hashes.
+struct StoredJob {
+  v1::Job job;
+  v1::JobOptions options;
+};
+
+struct StoredHashes {
+  int64_t id = 0;
+  v1::TensorHashes hashes;
+};
+
+// Thread-safe. Writes go through Begin/Commit of one thread, the job driver's; readers have a
+// connection of their own, so they never wait for a commit.
+class JobStore {
+ public:
+  // Errors as Database::Open, and FAILED_PRECONDITION for a file of a newer version.
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
+
+  // Writing. All writes between Begin and Commit become durable together, or not at all.
+  absl::Status Begin();
+  absl::Status Commit();
+  void Rollback();
+  // Inserts or replaces by job.id(), which is "j<number>".
+  absl::Status SaveJob(const v1::Job& job, const v1::JobOptions& options);
+  absl::Status SaveStep(const std::string& job_id, const v1::StepResult& step);
+  // Sets event->id.
+  absl::Status SaveEvent(const std::string& job_id, v1::JobEvent* event);
+  // Returns the row's number within the job.
+  absl::StatusOr<int64_t> SaveHashes(const std::string& job_id, const v1::TensorHashes& hashes);
+
+  // Reading.
+  //   NOT_FOUND  no job has this id or name; a name means its latest job
+  absl::StatusOr<std::string> FindJob(const std::string& id_or_name);
+  // With plan and flight records, without steps.
+  absl::StatusOr<StoredJob> LoadJob(const std::string& job_id);
+  // Newest first, without steps, plans and flight records.
+  absl::StatusOr<std::vector<v1::Job>> ListJobs();
+  // Jobs that have not ended, oldest first, whole but for steps.
+  absl::StatusOr<std::vector<StoredJob>> LoadLiving();
+  absl::StatusOr<int64_t> LastJobNumber();
+  // At most `limit` (0: all), ascending.
+  absl::StatusOr<std::vector<v1::StepResult>> LoadSteps(const std::string& job_id,
+                                                        int64_t after_step, int64_t limit);
+  absl::StatusOr<std::vector<v1::JobEvent>> LoadEvents(const std::string& job_id,
+                                                       int64_t after_event, int64_t limit);
+  absl::StatusOr<std::vector<StoredHashes>> LoadHashes(const std::string& job_id,
+                                                       int64_t after_step, int64_t after_id,
+                                                       int64_t limit);
+
+ private:
+  JobStore() = default;
+  absl::Status Migrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::Status SavePlan(int64_t number, const v1::Job& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::Status SaveFlightRecords(int64_t number, const v1::Job& job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::StatusOr<StoredJob> LoadWhole(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(read_mu_);
+
+  absl::Mutex write_mu_;
+  absl::Mutex read_mu_;
+  std::unique_ptr<Database> writer_ ABSL_GUARDED_BY(write_mu_);
+  std::unique_ptr<Database> reader_ ABSL_GUARDED_BY(read_mu_);
+};
+
+// "j12" → 12. INVALID_ARGUMENT for anything else.
+absl::StatusOr<int64_t> JobNumber(const std::string& job_id);
+
+bool HasEnded(v1::JobState state);
+
+}  // namespace headrace
