@@ -1,14 +1,14 @@
 // What a backend computes. Layers are written once against this; no layer knows a backend.
 //
-// All tensors are dense row-major fp32 in the backend's memory unless said otherwise; n is tokens of a
-// micro-batch. Results are a pure function of the inputs: every reduction has a fixed order that
-// depends on shapes only, so that recompute, another K or another schedule repeats every bit. Ops
-// whose name ends in Backward *add* to parameter gradients and *set* input gradients, except where an
-// `accumulate` says otherwise. Not thread-safe: one compute thread owns an Ops.
+// All tensors are dense row-major fp32 in the backend's memory unless said otherwise; n is tokens
+// of a micro-batch. Results are a pure function of the inputs: every reduction has a fixed order
+// that depends on shapes only, so that recompute, another K or another schedule repeats every bit.
+// Ops whose name ends in Backward *add* to parameter gradients and *set* input gradients, except
+// where an `accumulate` says otherwise. Not thread-safe: one compute thread owns an Ops.
 //
-// "The inputs" include shapes and threads: a matrix product of other rows or threads may differ in the
-// last bit. Buffers start at kAlignment; inputs and outputs are different buffers unless an op allows
-// it. NaN and infinity come out as such, never as a finite number.
+// "The inputs" include shapes and threads: a matrix product of other rows or threads may differ in
+// the last bit. Buffers start at kAlignment; inputs and outputs are different buffers unless an op
+// allows it. NaN goes through every op.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace headrace {
 struct AttentionShape {
   int64_t sequences = 0, length = 0;
   int64_t heads = 0, kv_heads = 0, size = 0;  // size: of one head
-  float dropout = 0;                           // of probabilities; 0 in evaluation
-  RandomStream mask;                           // kDropout
+  float dropout = 0;                          // of probabilities; 0 in evaluation
+  RandomStream mask;                          // kDropout
 };
 
 struct AdamWStep {
@@ -37,7 +37,8 @@ struct SgdStep {
   bool nesterov = false, first = false;  // first: the buffer starts as the gradient, as in PyTorch
 };
 struct RmsPropStep {
-  float learning_rate = 0, weight_decay = 0, alpha = 0, epsilon = 0, momentum = 0, gradient_scale = 1;
+  float learning_rate = 0, weight_decay = 0, alpha = 0, epsilon = 0, momentum = 0,
+        gradient_scale = 1;
 };
 
 class Ops {
@@ -48,21 +49,22 @@ class Ops {
   virtual void Linear(const float* x, const float* w, const float* bias, float* y, int64_t n,
                       int64_t in, int64_t out) = 0;
   // dx[n,in] = dy[n,out] · w[out,in]; accumulate: +=
-  virtual void LinearBackwardInput(const float* dy, const float* w, float* dx, int64_t n, int64_t in,
-                                   int64_t out, bool accumulate) = 0;
+  virtual void LinearBackwardInput(const float* dy, const float* w, float* dx, int64_t n,
+                                   int64_t in, int64_t out, bool accumulate) = 0;
   // dw[out,in] += dyᵀ · x; dbias[out] += column sums of dy (null: none)
   virtual void LinearBackwardWeight(const float* dy, const float* x, float* dw, float* dbias,
                                     int64_t n, int64_t in, int64_t out) = 0;
 
-  // y[t] = wte[ids[t]] + wpe[t % length] (wpe may be null). ids are < vocabulary: the caller checked.
-  virtual void Embedding(const int32_t* ids, const float* wte, const float* wpe, float* y, int64_t n,
-                         int64_t length, int64_t width) = 0;
+  // y[t] = wte[ids[t]] + wpe[t % length] (wpe may be null). ids are < vocabulary: the caller
+  // checked.
+  virtual void Embedding(const int32_t* ids, const float* wte, const float* wpe, float* y,
+                         int64_t n, int64_t length, int64_t width) = 0;
   virtual void EmbeddingBackward(const int32_t* ids, const float* dy, float* dwte, float* dwpe,
                                  int64_t n, int64_t length, int64_t width) = 0;
 
   // y = gain * (x − mean) * rstd + bias; mean, rstd: [n] saved.
-  virtual void LayerNorm(const float* x, const float* gain, const float* bias, float* y, float* mean,
-                         float* rstd, int64_t n, int64_t width, float epsilon) = 0;
+  virtual void LayerNorm(const float* x, const float* gain, const float* bias, float* y,
+                         float* mean, float* rstd, int64_t n, int64_t width, float epsilon) = 0;
   // accumulate: dx += (the residual branch), else dx =
   virtual void LayerNormBackward(const float* dy, const float* x, const float* gain,
                                  const float* mean, const float* rstd, float* dx, float* dgain,
@@ -70,8 +72,8 @@ class Ops {
   // y = gain * x * rstd, rstd = 1/sqrt(mean(x²) + epsilon): [n] saved.
   virtual void RmsNorm(const float* x, const float* gain, float* y, float* rstd, int64_t n,
                        int64_t width, float epsilon) = 0;
-  virtual void RmsNormBackward(const float* dy, const float* x, const float* gain, const float* rstd,
-                               float* dx, float* dgain, int64_t n, int64_t width,
+  virtual void RmsNormBackward(const float* dy, const float* x, const float* gain,
+                               const float* rstd, float* dx, float* dgain, int64_t n, int64_t width,
                                bool accumulate) = 0;
 
   // GELU with tanh (GPT-2's gelu_new). count elements.
@@ -88,8 +90,8 @@ class Ops {
   virtual void Rope(float* qkv, const float* cos, const float* sin, const AttentionShape& shape,
                     bool inverse) = 0;
 
-  // Causal attention: out[n, heads*size]; lse[sequences, heads, length] saved (log-sum-exp per row).
-  // Scaled by 1/sqrt(size). workspace: AttentionWorkspaceBytes.
+  // Causal attention: out[n, heads*size]; lse[sequences, heads, length] saved (log-sum-exp per
+  // row). Scaled by 1/sqrt(size). workspace: AttentionWorkspaceBytes.
   virtual void Attention(const float* qkv, float* out, float* lse, const AttentionShape& shape,
                          float* workspace) = 0;
   // Recomputes the probabilities from lse; sets dqkv (packed as qkv).
@@ -102,8 +104,8 @@ class Ops {
   virtual void Dropout(const float* x, float* y, int64_t count, float p,
                        const RandomStream& mask) = 0;
 
-  // Rows of logits[n, vocabulary] against targets[n]: returns Σ −log softmax(logits)[target], summed
-  // in double in row order.
+  // Rows of logits[n, vocabulary] against targets[n]: returns Σ −log softmax(logits)[target],
+  // summed in double in row order.
   virtual double CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
                               int64_t vocabulary) = 0;
   // In place: logits → scale * (softmax(logits) − onehot(target)).
@@ -119,18 +121,19 @@ class Ops {
 
   virtual void AdamW(float* w, const float* g, float* m, float* v, int64_t count,
                      const AdamWStep& step) = 0;
-  virtual void Sgd(float* w, const float* g, float* momentum, int64_t count, const SgdStep& step) = 0;
+  virtual void Sgd(float* w, const float* g, float* momentum, int64_t count,
+                   const SgdStep& step) = 0;
   virtual void RmsProp(float* w, const float* g, float* square, float* momentum, int64_t count,
                        const RmsPropStep& step) = 0;
 };
 
 // Temporaries of Attention and AttentionBackward, for `threads` threads; plan/layer_spec.cc counts
-// the same bytes: for each thread two blocks of 64 query rows by `length` keys, the rows rounded up to
-// 16 floats: threads · 2 · 64 · ⌈length / 16⌉ · 16 · 4.
+// the same bytes: for each thread two blocks of 64 query rows by `length` keys, the rows rounded up
+// to 16 floats: threads · 2 · 64 · ⌈length / 16⌉ · 16 · 4.
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads);
 
-// The CPU backend. `threads` OpenMP threads, set for the calling thread: create it on the thread that
-// computes.
+// The CPU backend. `threads` OpenMP threads, set for the calling thread: create it on the thread
+// that computes.
 std::unique_ptr<Ops> CreateCpuOps(int threads);
 
 }  // namespace headrace

@@ -1,0 +1,89 @@
+#include "worker/backend/device.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace headrace {
+namespace {
+
+// What follows "key", blanks and ':' on the first line that starts with it.
+std::optional<std::string> FindValue(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key, 0) != 0) continue;
+    const size_t start = line.find_first_not_of(" \t:", key.size());
+    return start == std::string::npos ? std::string() : line.substr(start);
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  int64_t number = 0;
+  // "max" is no limit, and no number.
+  if (!(file >> word) || !absl::SimpleAtoi(word, &number)) return std::nullopt;
+  return number;
+}
+
+// The smallest limit of the group at `path` below `mount` and of the groups above it.
+int64_t GroupLimit(const std::string& mount, std::string path, const std::string& file) {
+  int64_t limit = std::numeric_limits<int64_t>::max();
+  while (true) {
+    if (path == "/") path.clear();
+    if (auto number = ReadNumber(absl::StrCat(mount, path, "/", file))) {
+      limit = std::min(limit, *number);
+    }
+    if (path.empty()) return limit;
+    path.resize(path.rfind('/'));
+  }
+}
+
+// Lines of /proc/self/cgroup are "number:controllers:path"; version 2 has no controllers.
+int64_t ControlGroupLimit(const std::string& root) {
+  int64_t limit = std::numeric_limits<int64_t>::max();
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos || line.compare(second + 1, 1, "/") != 0) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string path = line.substr(second + 1);
+    if (controllers == ",,") {
+      limit = std::min(limit, GroupLimit(root + "/sys/fs/cgroup", path, "memory.max"));
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      limit = std::min(limit,
+                       GroupLimit(root + "/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"));
+    }
+  }
+  return limit;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::string& root) {
+  if (device != "auto" && device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device '", device, "' does not exist here: expected auto or cpu"));
+  }
+  const std::optional<std::string> available = FindValue(root + "/proc/meminfo", "MemAvailable");
+  int64_t kilobytes = 0;
+  if (!available || !(std::istringstream(*available) >> kilobytes)) {
+    return absl::InternalError(
+        absl::StrCat(root, "/proc/meminfo does not say how much memory is available"));
+  }
+  DeviceInfo info;
+  info.kind = "cpu";
+  info.name = FindValue(root + "/proc/cpuinfo", "model name").value_or("cpu");
+  info.available_bytes = std::min(kilobytes * 1024, ControlGroupLimit(root));
+  return info;
+}
+
+}  // namespace headrace
