@@ -76,7 +76,7 @@ class Ops {
                                const float* rstd, float* dx, float* dgain, int64_t n, int64_t width,
                                bool accumulate) = 0;
 
-  // GELU with tanh (GPT-2's gelu_new). count elements.
+  // GELU with tanh (GPT-2's gelu_new). count elements; dx may be dy.
   virtual void Gelu(const float* x, float* y, int64_t count) = 0;
   virtual void GeluBackward(const float* dy, const float* x, float* dx, int64_t count) = 0;
   // Rows of gate_up are [gate(width) | up(width)]; y[n,width] = silu(gate) * up.
