@@ -7,8 +7,9 @@
 // where an `accumulate` says otherwise. Not thread-safe: one compute thread owns an Ops.
 //
 // "The inputs" include shapes and threads: a matrix product of other rows or threads may differ in
-// the last bit. Buffers start at kAlignment; inputs and outputs are different buffers unless an op
-// allows it. NaN goes through every op.
+// the last bit. Buffers start at kAlignment, but for views into one (rows of a block, a parameter
+// joined to another): those at a multiple of 4 bytes. Inputs and outputs are different buffers unless
+// an op allows it. NaN goes through every op.
 #pragma once
 
 #include <cstdint>
