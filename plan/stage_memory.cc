@@ -5,28 +5,6 @@
 #include <set>
 
 namespace headrace {
-namespace {
-
-int64_t LinkBytes(const StageShape& shape) {
-  const bool first = shape.stage == 0;
-  const bool last = shape.stage == shape.num_stages - 1;
-  const int64_t credits = shape.credits;
-  int64_t bytes = 0;
-  if (!first) {
-    const int64_t in = BoundaryBytes(shape);
-    bytes += credits * in + (shape.training ? (credits + 1) * in : 0);
-  }
-  if (!last) {
-    const int64_t out = OutputBytes(shape.model, shape.layers.back(), shape.largest);
-    bytes += (credits + 1) * out * (shape.training ? 2 : 1);
-  }
-  if (shape.training && shape.model.tied && first != last) {
-    bytes += 2 * AlignUp(4 * shape.model.vocabulary * shape.model.width);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 int64_t OptimizerMoments(const v1::OptimizerSpec& spec) {
   const int64_t momentum = spec.momentum() > 0 ? 1 : 0;
@@ -102,6 +80,20 @@ StashPeak PeakStash(const StageShape& shape, const std::vector<Action>& actions)
   return peak;
 }
 
+int64_t LinkBytes(const StageShape& shape, int64_t input_bytes, int64_t output_bytes) {
+  const bool first = shape.stage == 0;
+  const bool last = shape.stage == shape.num_stages - 1;
+  const int64_t in_flight = shape.credits;
+  const int64_t sending = shape.credits + 1;
+  int64_t bytes = 0;
+  if (!first) bytes += (in_flight + (shape.training ? sending : 0)) * input_bytes;
+  if (!last) bytes += (sending + (shape.training ? sending : 0)) * output_bytes;
+  if (shape.training && shape.model.tied && first != last) {
+    bytes += 2 * AlignUp(4 * shape.model.vocabulary * shape.model.width);
+  }
+  return bytes;
+}
+
 StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions) {
   StageBytes bytes;
   bytes.weights = WeightBytes(shape.model, shape.layers);
@@ -112,7 +104,8 @@ StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actio
   bytes.stash = shape.training ? PeakStash(shape, actions).bytes : BoundaryBytes(shape);
   bytes.workspace =
       StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training);
-  bytes.link = LinkBytes(shape);
+  bytes.link = LinkBytes(shape, BoundaryBytes(shape),
+                         OutputBytes(shape.model, shape.layers.back(), shape.largest));
   return bytes;
 }
 

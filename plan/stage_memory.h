@@ -77,6 +77,9 @@ int64_t WorkingSetBytes(const StageShape& shape);  // of one micro-batch
 // 1F1B.
 std::vector<StashLevel> StashLevels(const std::vector<Action>& actions);
 StashPeak PeakStash(const StageShape& shape, const std::vector<Action>& actions);
+// The link kind from what it depends on: the stage's input and output, its place, the credits
+// (`layers` may be empty).
+int64_t LinkBytes(const StageShape& shape, int64_t input_bytes, int64_t output_bytes);
 StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions);
 
 }  // namespace headrace

@@ -1,0 +1,129 @@
+#include "coordinator/planner/planner.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "coordinator/planner/advice.h"
+#include "coordinator/planner/trial.h"
+#include "plan/job_check.h"
+
+namespace headrace {
+namespace {
+
+// A grid beyond this is no longer read, and would fill messages.
+constexpr size_t kMaxGridCells = 10'000;
+
+absl::Status TooFewWorkers(int64_t needed, size_t has) {
+  return absl::UnavailableError(
+      absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers", ", has ", has));
+}
+
+void FillMemory(const StageBytes& bytes, v1::MemoryBytes* memory) {
+  memory->set_weights(bytes.weights);
+  memory->set_gradients(bytes.gradients);
+  memory->set_optimizer(bytes.optimizer);
+  memory->set_stash(bytes.stash);
+  memory->set_workspace(bytes.workspace);
+  memory->set_link(bytes.link);
+}
+
+std::string Grid(const Schedule& schedule) {
+  size_t cells = 0;
+  for (const auto& actions : schedule) cells += actions.size();
+  return cells > kMaxGridCells ? "" : DrawGrid(schedule);
+}
+
+void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, const Trial& trial,
+               int stage, v1::StagePlan* out) {
+  const int num_stages = static_cast<int>(trial.partition.cells.size());
+  const Cell& cell = trial.partition.cells[stage];
+  const PlanWorker& worker = workers[trial.workers[stage]];
+  const std::vector<Action> actions =
+      trial.schedule.empty() ? std::vector<Action>() : trial.schedule[stage];
+  out->set_stage(stage);
+  out->set_first_layer(cell.first);
+  out->set_end_layer(cell.end);
+  out->set_worker(worker.name);
+  out->set_actions(ToText(actions));
+  FillMemory(StageMemory(job.Stage(stage, num_stages, cell, worker.threads), actions),
+             out->mutable_memory());
+  out->set_memory_limit_bytes(worker.memory_limit_bytes);
+  out->set_forward_s(trial.costs[stage].forward_s);
+  out->set_backward_s(trial.costs[stage].backward_s);
+  int64_t parameters = 0;
+  for (int i = cell.first; i < cell.end; ++i) parameters += job.layers[i].parameter_elements();
+  out->set_parameters(parameters);
+}
+
+v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, const Trial& trial) {
+  v1::Plan plan;
+  const int num_stages = static_cast<int>(trial.partition.cells.size());
+  plan.set_stages(num_stages);
+  plan.set_micro_batches(job.micro_batches());
+  plan.set_schedule(job.schedule);
+  plan.set_recompute(job.recompute);
+  for (const int64_t sequences : job.micro_batch_sequences) {
+    plan.add_micro_batch_sequences(sequences);
+  }
+  int64_t parameters = 0;
+  for (int k = 0; k < num_stages; ++k) {
+    FillStage(job, workers, trial, k, plan.add_stage());
+    parameters += plan.stage(k).parameters();
+  }
+  plan.set_step_s(trial.simulation.step_s);
+  plan.set_bubble(trial.simulation.bubble);
+  plan.set_ideal_bubble(static_cast<double>(num_stages - 1) /
+                        (job.micro_batches() + num_stages - 1));
+  plan.set_grid(Grid(trial.schedule));
+  plan.set_parameters(parameters);
+  for (const LayerSpec& layer : job.layers) plan.add_layer_names(layer.name);
+  return plan;
+}
+
+// The fastest plan over the numbers of stages; of equally fast ones that with fewer.
+absl::StatusOr<std::optional<Trial>> FastestOf(const JobShape& job,
+                                               const std::vector<PlanWorker>& workers, int first,
+                                               int last) {
+  Trials trials(&job, &workers);
+  std::optional<Trial> best;
+  for (int k = first; k <= last; ++k) {
+    HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> trial, trials.Fastest(k));
+    if (!trial) continue;
+    if (!best || trial->simulation.step_s < best->simulation.step_s) best = std::move(trial);
+    if (!job.training) break;
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
+                                 const std::vector<PlanWorker>& workers) {
+  HEADRACE_RETURN_IF_ERROR(ValidateJob(spec, dataset));
+  HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveTraining(spec));
+  const int64_t stages = spec.pipeline().stages();
+  if (workers.empty() || static_cast<int64_t>(workers.size()) < stages) {
+    return TooFewWorkers(std::max<int64_t>(stages, 1), workers.size());
+  }
+  const int first = std::max(static_cast<int>(stages), 1);
+  const int last =
+      stages > 0 ? first : static_cast<int>(std::min(workers.size(), job.layers.size()));
+  HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, first, last));
+  if (!best) return ExplainMisfit(spec, workers);
+  return Write(job, workers, *best);
+}
+
+absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
+                                      const std::vector<PlanWorker>& workers) {
+  HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveGenerate(spec));
+  if (workers.empty()) return TooFewWorkers(1, 0);
+  const int last = static_cast<int>(std::min(workers.size(), job.layers.size()));
+  HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, 1, last));
+  if (!best) return ExplainGenerateMisfit(spec, workers);
+  return Write(job, workers, *best);
+}
+
+}  // namespace headrace

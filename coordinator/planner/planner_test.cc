@@ -1,0 +1,295 @@
+#include "coordinator/planner/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/planner/test_job.h"
+#include "plan/layer_spec.h"
+#include "plan/schedule_check.h"
+#include "plan/stage_memory.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kPlenty = int64_t{1} << 40;
+
+int64_t Total(const v1::MemoryBytes& m) {
+  return m.weights() + m.gradients() + m.optimizer() + m.stash() + m.workspace() + m.link();
+}
+
+v1::Plan PlanOk(const v1::JobSpec& spec, const std::vector<PlanWorker>& workers) {
+  auto plan = PlanJob(spec, nullptr, workers);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : v1::Plan();
+}
+
+std::string Refusal(const v1::JobSpec& spec, const std::vector<PlanWorker>& workers) {
+  const auto plan = PlanJob(spec, nullptr, workers);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition) << plan.status();
+  return std::string(plan.status().message());
+}
+
+// Every promise of a plan that can be checked from the plan alone.
+void ExpectSound(const v1::JobSpec& spec, const v1::Plan& plan,
+                 const std::vector<PlanWorker>& workers) {
+  const auto layers = BuildLayers(*ResolveModel(spec.model()));
+  ASSERT_EQ(plan.stage_size(), plan.stages());
+  Schedule schedule;
+  std::set<std::string> used;
+  int64_t next = 0, parameters = 0;
+  for (int k = 0; k < plan.stages(); ++k) {
+    const v1::StagePlan& stage = plan.stage(k);
+    EXPECT_EQ(stage.stage(), k);
+    EXPECT_EQ(stage.first_layer(), next);
+    EXPECT_LT(stage.first_layer(), stage.end_layer());
+    next = stage.end_layer();
+    EXPECT_TRUE(used.insert(stage.worker()).second) << stage.worker();
+    EXPECT_LE(Total(stage.memory()), stage.memory_limit_bytes());
+    EXPECT_GT(stage.forward_s(), 0);
+    EXPECT_GT(stage.backward_s(), stage.forward_s());
+    parameters += stage.parameters();
+    auto actions = ParseActions(stage.actions());
+    ASSERT_TRUE(actions.ok()) << actions.status();
+    schedule.push_back(*std::move(actions));
+  }
+  EXPECT_EQ(next, static_cast<int64_t>(layers.size()));
+  EXPECT_EQ(plan.parameters(), parameters);
+  EXPECT_EQ(plan.layer_names_size(), static_cast<int>(layers.size()));
+  int64_t sequences = 0;
+  for (const int64_t size : plan.micro_batch_sequences()) sequences += size;
+  EXPECT_EQ(sequences, spec.training().batch_size());
+  EXPECT_TRUE(CheckSchedule(schedule, static_cast<int>(plan.micro_batches()), 1).ok());
+  EXPECT_EQ(plan.grid(), DrawGrid(schedule));
+}
+
+TEST(PlannerTest, FillsInEverything) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  const auto workers = EqualWorkers(2, kPlenty);
+  const v1::Plan plan = PlanOk(spec, workers);
+  ExpectSound(spec, plan, workers);
+  EXPECT_EQ(plan.stages(), 2);
+  EXPECT_EQ(plan.micro_batches(), 4);
+  EXPECT_EQ(plan.schedule(), v1::SCHEDULE_KIND_GPIPE);
+  EXPECT_EQ(plan.recompute(), v1::RECOMPUTE_MODE_ALWAYS);
+  EXPECT_DOUBLE_EQ(plan.ideal_bubble(), 1.0 / 5);
+  EXPECT_GT(plan.step_s(), 0);
+  EXPECT_GT(plan.bubble(), 0);
+  EXPECT_EQ(plan.stage(0).worker(), "w0");
+  EXPECT_EQ(plan.stage(1).worker(), "w1");
+  EXPECT_EQ(plan.stage(1).actions(), "1F0 1F1 1F2 1F3 1R0 1B0 1R1 1B1 1R2 1B2 1R3 1B3");
+  EXPECT_EQ(plan.layer_names(0), "embedding");
+  EXPECT_EQ(plan.layer_names(7), "head");
+}
+
+TEST(PlannerTest, EverySettingGivesASoundPlan) {
+  for (v1::JobSpec spec : {SmallGpt2(), SmallLlama()}) {
+    for (const auto schedule : {v1::SCHEDULE_KIND_GPIPE, v1::SCHEDULE_KIND_1F1B}) {
+      for (const auto mode :
+           {v1::RECOMPUTE_MODE_ALWAYS, v1::RECOMPUTE_MODE_EXCEPT_LAST, v1::RECOMPUTE_MODE_NEVER}) {
+        for (int64_t m : {1, 3, 8}) {  // 8 sequences: M = 1, uneven parts, one each; M < K too
+          for (int64_t stages : {0, 1, 2, 4, 7}) {
+            spec.mutable_pipeline()->set_schedule(schedule);
+            spec.mutable_pipeline()->set_recompute(mode);
+            spec.mutable_pipeline()->set_stages(stages);
+            spec.mutable_training()->set_micro_batches(m);
+            const auto workers = EqualWorkers(7, kPlenty);
+            SCOPED_TRACE(spec.ShortDebugString());
+            ExpectSound(spec, PlanOk(spec, workers), workers);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlannerTest, AutoPicksTheFastestNumberOfStages) {
+  v1::JobSpec spec = SmallGpt2();
+  const auto workers = EqualWorkers(4, kPlenty, 1e9);
+  double fastest_s = 1e9;
+  for (int64_t stages = 1; stages <= 4; ++stages) {
+    spec.mutable_pipeline()->set_stages(stages);
+    fastest_s = std::min(fastest_s, PlanOk(spec, workers).step_s());
+  }
+  spec.mutable_pipeline()->set_stages(0);
+  const v1::Plan plan = PlanOk(spec, workers);
+  EXPECT_EQ(plan.step_s(), fastest_s);
+  EXPECT_EQ(plan.stages(), 4);
+  // So fast that only the links count: one stage.
+  EXPECT_EQ(PlanOk(spec, EqualWorkers(4, kPlenty, 1e15)).stages(), 1);
+}
+
+TEST(PlannerTest, AFasterWorkerGetsMoreLayers) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  const v1::Plan plan = PlanOk(spec, {{"slow", 1e9, kPlenty, 1}, {"fast", 3e9, kPlenty, 1}});
+  for (const v1::StagePlan& stage : plan.stage()) {
+    const int64_t layers = stage.end_layer() - stage.first_layer();
+    EXPECT_EQ(layers >= 5, stage.worker() == "fast") << stage.worker() << " has " << layers;
+  }
+}
+
+TEST(PlannerTest, ASmallWorkerGetsWhatFits) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  const auto whole = Total(PlanOk(spec, EqualWorkers(2, kPlenty)).stage(0).memory());
+  const std::vector<PlanWorker> workers = {{"small", 9e9, whole * 2 / 3, 1},
+                                           {"large", 1e9, kPlenty, 1}};
+  const v1::Plan plan = PlanOk(spec, workers);
+  ExpectSound(spec, plan, workers);
+}
+
+TEST(PlannerTest, TooFewWorkersCanWait) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(4);
+  const auto few = PlanJob(spec, nullptr, EqualWorkers(2, kPlenty));
+  EXPECT_EQ(few.status(), absl::UnavailableError("needs 4 workers, has 2"));
+  spec.mutable_pipeline()->set_stages(0);
+  EXPECT_EQ(PlanJob(spec, nullptr, {}).status(), absl::UnavailableError("needs 1 worker, has 0"));
+}
+
+TEST(PlannerTest, MoreStagesThanLayersIsAnError) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(9);
+  const auto plan = PlanJob(spec, nullptr, EqualWorkers(20, kPlenty));
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("pipeline.stages: 9; expected"));
+}
+
+// The number after "with " in "training.micro_batches: N".
+int64_t NumberAfter(const std::string& text, const std::string& before) {
+  const size_t at = text.find(before);
+  EXPECT_NE(at, std::string::npos) << text;
+  return at == std::string::npos ? 0 : std::stoll(text.substr(at + before.size()));
+}
+
+TEST(PlannerTest, ARefusalSaysWhatIsMissingExactly) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(1);
+  const int64_t needed = Total(PlanOk(spec, EqualWorkers(1, kPlenty)).stage(0).memory());
+  EXPECT_TRUE(PlanJob(spec, nullptr, EqualWorkers(1, needed)).ok());
+  const std::string text = Refusal(spec, EqualWorkers(1, needed - 1000));
+  EXPECT_THAT(text, HasSubstr("with 1 stage, stage 0 (embedding to head) needs"));
+  EXPECT_THAT(text, HasSubstr("on worker w0, which has"));
+  EXPECT_THAT(text, HasSubstr(": 1000 bytes (1000 B) are missing; it needs weights"));
+}
+
+TEST(PlannerTest, SuggestionsFit) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_NEVER);
+  spec.mutable_training()->set_micro_batches(2);
+  int64_t needed = 0;
+  const v1::Plan roomy = PlanOk(spec, EqualWorkers(2, kPlenty));
+  for (const v1::StagePlan& stage : roomy.stage()) {
+    needed = std::max(needed, Total(stage.memory()));
+  }
+  const auto workers = EqualWorkers(2, needed * 9 / 10);
+  const std::string text = Refusal(spec, workers);
+  EXPECT_THAT(text, HasSubstr("It would fit with pipeline.recompute: always"));
+  v1::JobSpec recompute = spec;
+  recompute.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
+  EXPECT_TRUE(PlanJob(recompute, nullptr, workers).ok());
+
+  const int64_t count = NumberAfter(text, "or with ");
+  ASSERT_THAT(text, HasSubstr(absl::StrCat("pipeline.stages: ", count)));
+  v1::JobSpec more = spec;
+  more.mutable_pipeline()->set_stages(count);
+  const auto more_workers = EqualWorkers(static_cast<int>(count), needed * 9 / 10);
+  EXPECT_TRUE(PlanJob(more, nullptr, more_workers).ok()) << text;
+}
+
+TEST(PlannerTest, SuggestsALargerM) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_training()->set_micro_batches(1);
+  spec.mutable_training()->set_batch_size(64);
+  const auto one = [&](int64_t memory) { return EqualWorkers(1, memory); };
+  spec.mutable_pipeline()->set_stages(1);
+  const int64_t needed = Total(PlanOk(spec, one(kPlenty)).stage(0).memory());
+  const std::string text = Refusal(spec, one(needed * 3 / 4));
+  v1::JobSpec larger = spec;
+  const int64_t m = NumberAfter(text, "training.micro_batches: ");
+  larger.mutable_training()->set_micro_batches(m);
+  EXPECT_TRUE(PlanJob(larger, nullptr, one(needed * 3 / 4)).ok()) << text;
+  EXPECT_THAT(text, Not(HasSubstr("pipeline.recompute")));  // it recomputes already
+}
+
+TEST(PlannerTest, SaysWhenNothingHelps) {
+  const std::string text = Refusal(SmallGpt2(), EqualWorkers(2, 1000));
+  EXPECT_THAT(text, HasSubstr("no number of such workers"));
+  EXPECT_THAT(text, Not(HasSubstr("It would fit")));
+}
+
+// Near the limit on every number of stages: what is accepted is within the limits, what is refused
+// lacks something, and each refusal's first suggestion, if any, is one of the known ones.
+TEST(PlannerTest, AcceptsExactlyWhatFits) {
+  int accepted = 0, refused = 0;
+  for (int64_t stages : {0, 1, 2, 3}) {
+    for (int64_t kib = 256; kib <= 8192; kib += 256) {
+      v1::JobSpec spec = SmallGpt2();
+      spec.mutable_pipeline()->set_stages(stages);
+      const auto workers = EqualWorkers(3, kib * 1024);
+      const auto plan = PlanJob(spec, nullptr, workers);
+      if (plan.ok()) {
+        ++accepted;
+        ExpectSound(spec, *plan, workers);
+      } else {
+        ++refused;
+        EXPECT_EQ(plan.status().code(), absl::StatusCode::kFailedPrecondition);
+        EXPECT_THAT(std::string(plan.status().message()),
+                    AnyOf(HasSubstr("It would fit with"), HasSubstr("no number of")));
+      }
+    }
+  }
+  EXPECT_GT(accepted, 10);
+  EXPECT_GT(refused, 10);
+}
+
+TEST(PlannerTest, GenerateTakesAsFewStagesAsFit) {
+  const v1::JobSpec spec = SmallGpt2();
+  const v1::Plan one = *PlanGenerate(spec, EqualWorkers(3, kPlenty));
+  EXPECT_EQ(one.stages(), 1);
+  EXPECT_EQ(one.stage(0).end_layer(), 8);
+  EXPECT_EQ(one.micro_batch_sequences(0), 1);
+  EXPECT_EQ(one.stage(0).memory().gradients(), 0);
+  const auto two = PlanGenerate(spec, EqualWorkers(3, Total(one.stage(0).memory()) - 1));
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->stages(), 2);
+  EXPECT_EQ(PlanGenerate(spec, EqualWorkers(3, 1000)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(PlanGenerate(spec, {}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(PlannerTest, ChecksTheJobAndItsData) {
+  v1::JobSpec spec = SmallGpt2();
+  v1::Dataset dataset;
+  dataset.set_num_tokens(10);
+  EXPECT_EQ(PlanJob(spec, &dataset, EqualWorkers(1, kPlenty)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Ten thousand layers on a thousand workers: the partition and its tables, not yet the whole plan's
+// text.
+TEST(PlannerTest, AThousandStagesPlanInSeconds) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_model()->set_n_layer(9'998);
+  spec.mutable_pipeline()->set_stages(1'000);
+  const auto start = std::chrono::steady_clock::now();
+  const v1::Plan plan = PlanOk(spec, EqualWorkers(1'000, kPlenty));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(plan.stages(), 1'000);
+  EXPECT_LT(took.count(), 10);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,205 @@
+#include "coordinator/planner/stage_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/status.h"
+#include "coordinator/planner/schedule/schedule.h"
+#include "plan/batch.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kDefaultCredits = 2;
+
+std::vector<int64_t> SavedOfEach(const JobShape& job) {
+  std::vector<int64_t> saved;
+  saved.reserve(job.layers.size());
+  for (const LayerSpec& layer : job.layers) {
+    saved.push_back(SavedBytes(job.model, layer, job.largest));
+  }
+  return saved;
+}
+
+template <typename T>
+void Append(std::vector<T>* sums, T value) {
+  sums->push_back(sums->back() + value);
+}
+
+// Rotary tables are one pair a stage, not a layer.
+int64_t SharedWeightBytes(const JobShape& job) { return 2 * RopeTableBytes(job.model); }
+
+int64_t StateBytesOf(const JobShape& job, const std::vector<LayerSpec>& layers) {
+  int64_t bytes = WeightBytes(job.model, layers);
+  if (job.training) bytes += GradientBytes(layers) + OptimizerBytes(layers, job.optimizer_moments);
+  return bytes;
+}
+
+double LinkSeconds(int64_t bytes) {
+  return kLinkLatencyS + static_cast<double>(bytes) / kLinkBytesPerSecond;
+}
+
+}  // namespace
+
+StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int threads) const {
+  StageShape shape;
+  shape.model = model;
+  shape.layers.assign(layers.begin() + cell.first, layers.begin() + cell.end);
+  shape.stage = stage;
+  shape.num_stages = num_stages;
+  shape.largest = largest;
+  shape.optimizer_moments = optimizer_moments;
+  shape.credits = credits;
+  shape.threads = threads;
+  shape.training = training;
+  return shape;
+}
+
+absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
+  JobShape job;
+  HEADRACE_ASSIGN_OR_RETURN(job.model, ResolveModel(spec.model()));
+  HEADRACE_ASSIGN_OR_RETURN(job.micro_batch_sequences, SplitBatch(spec.training().batch_size(),
+                                                                  spec.training().micro_batches()));
+  job.largest = {job.micro_batch_sequences.front(), spec.training().sequence_length()};
+  job.layers = BuildLayers(job.model);
+  if (spec.pipeline().schedule() != 0) job.schedule = spec.pipeline().schedule();
+  if (spec.pipeline().recompute() != 0) job.recompute = spec.pipeline().recompute();
+  job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
+  job.optimizer_moments = OptimizerMoments(spec.training().optimizer());
+  return job;
+}
+
+absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec) {
+  JobShape job;
+  HEADRACE_ASSIGN_OR_RETURN(job.model, ResolveModel(spec.model()));
+  job.micro_batch_sequences = {1};
+  job.largest = {1, job.model.context};
+  job.layers = BuildLayers(job.model);
+  job.recompute = v1::RECOMPUTE_MODE_NEVER;
+  job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
+  job.training = false;
+  return job;
+}
+
+RangeMax::RangeMax(std::vector<int64_t> values) {
+  rows_.push_back(std::move(values));
+  for (size_t width = 2; width <= rows_[0].size(); width *= 2) {
+    const std::vector<int64_t>& half = rows_.back();
+    std::vector<int64_t> row(rows_[0].size() - width + 1);
+    for (size_t i = 0; i < row.size(); ++i) row[i] = std::max(half[i], half[i + width / 2]);
+    rows_.push_back(std::move(row));
+  }
+}
+
+int64_t RangeMax::operator()(int first, int end) const {
+  const int row = 31 - __builtin_clz(static_cast<unsigned>(end - first));
+  return std::max(rows_[row][first], rows_[row][end - (1 << row)]);
+}
+
+LayerTable::LayerTable(const JobShape* job) : job_(job), saved_(SavedOfEach(*job)) {
+  const bool llama = job->model.family == ModelFamily::kLlama;
+  for (const LayerSpec& layer : job->layers) {
+    const bool block = layer.kind == LayerKind::kLlamaBlock;
+    Append(&forward_, headrace::ForwardFlops(job->model, layer, job->largest));
+    Append(&recompute_, headrace::RecomputeFlops(job->model, layer, job->largest));
+    Append(&backward_, headrace::BackwardFlops(job->model, layer, job->largest));
+    Append(&state_, StateBytesOf(*job, {layer}) - (block ? SharedWeightBytes(*job) : 0));
+    Append(&saved_sum_, SavedBytes(job->model, layer, job->largest));
+    Append(&llama_blocks_, int64_t{llama && block});
+    input_.push_back(headrace::InputBytes(job->model, layer, job->largest));
+    output_.push_back(headrace::OutputBytes(job->model, layer, job->largest));
+    Append(&output_sum_, output_.back());
+  }
+  whole_state_bytes_ = StateBytesOf(*job, job->layers);
+}
+
+int64_t LayerTable::StateBytes(int first, int end) const {
+  // The only range that holds both ends of a tie, which then share a weight.
+  if (first == 0 && end == static_cast<int>(job_->layers.size())) return whole_state_bytes_;
+  const bool rotary = llama_blocks_[end] > llama_blocks_[first];
+  return state_[end] - state_[first] + (rotary ? SharedWeightBytes(*job_) : 0);
+}
+
+int64_t LayerTable::WorkingSetBytes(int first, int end) const {
+  return saved_sum_[end] - saved_sum_[first] + output_sum_[end - 1] - output_sum_[first];
+}
+
+const LayerTable::Workspace& LayerTable::WorkspaceFor(int threads) {
+  auto at = workspace_.find(threads);
+  if (at != workspace_.end()) return at->second;
+  std::vector<int64_t> forward, backward;
+  for (const LayerSpec& layer : job_->layers) {
+    forward.push_back(ForwardWorkspaceBytes(job_->model, layer, job_->largest, threads));
+    backward.push_back(BackwardWorkspaceBytes(job_->model, layer, job_->largest, threads));
+  }
+  return workspace_
+      .emplace(threads, Workspace{RangeMax(std::move(forward)), RangeMax(std::move(backward))})
+      .first->second;
+}
+
+int64_t LayerTable::WorkspaceBytes(int first, int end, int threads) {
+  const Workspace& workspace = WorkspaceFor(threads);
+  // As StageWorkspaceBytes (plan/layer_spec.h).
+  const int64_t two = 2 * AlignUp(4 * job_->largest.tokens() * job_->model.width);
+  const int64_t forward = two + saved_(first, end) + workspace.forward(first, end);
+  return job_->training ? std::max(forward, two + workspace.backward(first, end)) : forward;
+}
+
+StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* classes, int num_stages,
+                       std::vector<std::vector<StashLevel>> levels)
+    : layers_(layers), classes_(classes), num_stages_(num_stages), levels_(std::move(levels)) {
+  const JobShape& job = layers->job();
+  const ScheduleShape shape = {num_stages, job.micro_batches(), job.recompute};
+  int recomputed = 0;
+  for (int m = 0; m < job.micro_batches(); ++m) recomputed += Recomputes(shape, m) ? 1 : 0;
+  recomputed_share_ = static_cast<double>(recomputed) / job.micro_batches();
+}
+
+StageCosts StageTable::Costs(int stage, const Cell& cell) const {
+  const double flops_per_second = (*classes_)[cell.worker_class].flops_per_second;
+  StageCosts costs;
+  costs.forward_s = layers_->ForwardFlops(cell.first, cell.end) / flops_per_second;
+  costs.recompute_s = layers_->RecomputeFlops(cell.first, cell.end) / flops_per_second;
+  costs.backward_s = layers_->BackwardFlops(cell.first, cell.end) / flops_per_second;
+  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(layers_->OutputBytes(cell.end - 1));
+  if (stage > 0) costs.gradient_s = LinkSeconds(layers_->InputBytes(cell.first));
+  return costs;
+}
+
+double StageTable::Seconds(int stage, int worker_class, int first, int end) const {
+  const StageCosts costs = Costs(stage, {first, end, worker_class});
+  if (!layers_->job().training) return costs.forward_s + costs.activation_s;
+  return costs.forward_s + recomputed_share_ * costs.recompute_s + costs.backward_s +
+         costs.activation_s + costs.gradient_s;
+}
+
+int64_t StageTable::StashBytes(int stage, int first, int end) const {
+  const int64_t boundary = layers_->InputBytes(first);
+  if (!layers_->job().training) return boundary;
+  const int64_t working_set = layers_->WorkingSetBytes(first, end);
+  int64_t peak = 0;
+  for (const StashLevel& level : levels_[stage]) {
+    peak = std::max(peak, level.boundaries * boundary + level.working_sets * working_set);
+  }
+  return peak;
+}
+
+int64_t StageTable::LinkBytes(int stage, int first, int end) const {
+  const JobShape& job = layers_->job();
+  StageShape shape;
+  shape.model = job.model;
+  shape.stage = stage;
+  shape.num_stages = num_stages_;
+  shape.largest = job.largest;
+  shape.credits = job.credits;
+  shape.training = job.training;
+  return headrace::LinkBytes(shape, layers_->InputBytes(first), layers_->OutputBytes(end - 1));
+}
+
+int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const {
+  const int threads = (*classes_)[worker_class].threads;
+  return layers_->StateBytes(first, end) + StashBytes(stage, first, end) +
+         layers_->WorkspaceBytes(first, end, threads) + LinkBytes(stage, first, end);
+}
+
+}  // namespace headrace

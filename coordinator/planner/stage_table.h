@@ -1,0 +1,112 @@
+// What any range of a job's layers costs as any stage, in constant time: sums and maxima over
+// ranges are prepared once, where plan/stage_memory.h and plan/layer_spec.h would walk the layers.
+// A test holds both equal.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/planner/partition.h"
+#include "coordinator/planner/worker_classes.h"
+#include "headrace/v1/job.pb.h"
+#include "plan/layer_spec.h"
+#include "plan/replay.h"
+#include "plan/stage_memory.h"
+
+namespace headrace {
+
+// What the planner assumes of a link until links are measured: 10 Gbit/s.
+inline constexpr double kLinkBytesPerSecond = 1.25e9;
+inline constexpr double kLinkLatencyS = 2e-4;
+
+// A job with its defaults filled in.
+struct JobShape {
+  Model model;
+  std::vector<LayerSpec> layers;
+  std::vector<int64_t> micro_batch_sequences;
+  MicroBatchShape largest;  // micro-batch
+  v1::ScheduleKind schedule = v1::SCHEDULE_KIND_GPIPE;
+  v1::RecomputeMode recompute = v1::RECOMPUTE_MODE_ALWAYS;
+  int64_t credits = 2;
+  int64_t optimizer_moments = 2;
+  bool training = true;
+
+  int micro_batches() const { return static_cast<int>(micro_batch_sequences.size()); }
+  StageShape Stage(int stage, int num_stages, const Cell& cell, int threads) const;
+};
+
+// For training, and for `generate`: one sequence of the model's context, forward only. `spec` has
+// passed ValidateJob, or the model's and the batch's errors come back.
+absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec);
+absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec);
+
+// The maximum over any range of a list.
+class RangeMax {
+ public:
+  explicit RangeMax(std::vector<int64_t> values);
+  int64_t operator()(int first, int end) const;  // first < end
+
+ private:
+  std::vector<std::vector<int64_t>> rows_;  // [j][i]: over 2^j values from i on
+};
+
+// Sums and maxima over the layers; the same for every number of stages.
+class LayerTable {
+ public:
+  // `job` must outlive the table.
+  explicit LayerTable(const JobShape* job);
+
+  const JobShape& job() const { return *job_; }
+  double ForwardFlops(int first, int end) const { return forward_[end] - forward_[first]; }
+  double RecomputeFlops(int first, int end) const { return recompute_[end] - recompute_[first]; }
+  double BackwardFlops(int first, int end) const { return backward_[end] - backward_[first]; }
+  int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
+  int64_t WorkingSetBytes(int first, int end) const;
+  int64_t WorkspaceBytes(int first, int end, int threads);
+  int64_t InputBytes(int layer) const { return input_[layer]; }
+  int64_t OutputBytes(int layer) const { return output_[layer]; }
+
+ private:
+  struct Workspace {
+    RangeMax forward, backward;
+  };
+  const Workspace& WorkspaceFor(int threads);
+
+  const JobShape* job_;
+  std::vector<double> forward_ = {0}, recompute_ = {0}, backward_ = {0};  // sums of the first i
+  std::vector<int64_t> state_ = {0}, saved_sum_ = {0}, output_sum_ = {0}, llama_blocks_ = {0};
+  std::vector<int64_t> input_, output_;
+  int64_t whole_state_bytes_ = 0;
+  RangeMax saved_;
+  std::map<int, Workspace> workspace_;  // by threads
+};
+
+// The costs of `num_stages` stages on these workers; stage k's list holds levels[k] at its peaks.
+class StageTable : public CellCosts {
+ public:
+  // Pointers must outlive the table.
+  StageTable(LayerTable* layers, const std::vector<WorkerClass>* classes, int num_stages,
+             std::vector<std::vector<StashLevel>> levels);
+
+  // One micro-batch's forward, recompute (by the share of micro-batches that have one), backward,
+  // and the way of what the stage sends.
+  double Seconds(int stage, int worker_class, int first, int end) const override;
+  int64_t Bytes(int stage, int worker_class, int first, int end) const override;
+
+  // For the simulator.
+  StageCosts Costs(int stage, const Cell& cell) const;
+
+ private:
+  int64_t StashBytes(int stage, int first, int end) const;
+  int64_t LinkBytes(int stage, int first, int end) const;
+
+  LayerTable* layers_;
+  const std::vector<WorkerClass>* classes_;
+  int num_stages_;
+  std::vector<std::vector<StashLevel>> levels_;
+  double recomputed_share_ = 0;
+};
+
+}  // namespace headrace

@@ -1,0 +1,67 @@
+// One try: a job in K stages on given workers. What PlanJob compares and what advice tries again.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/planner/partition.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/simulate.h"
+#include "coordinator/planner/stage_table.h"
+#include "coordinator/planner/worker_classes.h"
+
+namespace headrace {
+
+struct Trial {
+  Schedule schedule;  // empty for generate
+  Partition partition;
+  std::vector<StageCosts> costs;
+  Simulation simulation;     // empty for generate
+  std::vector<int> workers;  // index in the list, by stage
+};
+
+// What fails to fit least: every way to cut the job lacks at least `missing_bytes` somewhere.
+struct Misfit {
+  int num_stages = 0;
+  int stage = 0;
+  Cell cell;
+  int worker = 0;  // index in the list
+  StageBytes needed;
+  int64_t missing_bytes = 0;
+};
+
+class Trials {
+ public:
+  // Both must outlive this.
+  Trials(const JobShape* job, const std::vector<PlanWorker>* workers);
+
+  // The fastest plan with so many stages (at most as many as layers and workers). Tries a second
+  // working set too, where a recompute ahead could hide behind a wait, and keeps it if that is
+  // faster and fits. Nothing fits: nullopt.
+  absl::StatusOr<std::optional<Trial>> Fastest(int num_stages);
+
+  // Whether any partition fits, without looking for the fastest.
+  bool Fits(int num_stages);
+
+  Misfit FindMisfit(int num_stages);
+
+ private:
+  // Everything a partition of so many stages needs; pointers within.
+  struct Setup {
+    std::vector<WorkerClass> classes;
+    std::optional<StageTable> table;
+    PartitionProblem problem;
+  };
+  void Prepare(int num_stages, int extra_working_sets, Setup* setup);
+  absl::StatusOr<std::optional<Trial>> Try(int num_stages, int extra_working_sets);
+
+  const JobShape* job_;
+  const std::vector<PlanWorker>* workers_;
+  LayerTable layers_;
+};
+
+// The worker of each stage: of its class, the first in the list that is free.
+std::vector<int> AssignWorkers(const Partition& partition, const std::vector<WorkerClass>& classes);
+
+}  // namespace headrace

@@ -1,0 +1,67 @@
+#include "coordinator/planner/worker_classes.h"
+
+#include <algorithm>
+
+#include "coordinator/planner/partition.h"
+
+namespace headrace {
+namespace {
+
+struct Tolerance {
+  double speed, memory;  // relative
+  bool threads;          // unequal ones may join
+};
+
+// From as fine as measurements are to one class for all.
+constexpr Tolerance kTolerances[] = {
+    {0.05, 0, false}, {0.05, 0.02, false}, {0.15, 0.1, true}, {0.4, 0.3, true}, {1, 1, true}};
+
+double FlopsPerSecond(const PlanWorker& worker) {
+  return worker.flops_per_second > 0 ? worker.flops_per_second
+                                     : kDefaultFlopsPerThread * std::max(worker.threads, 1);
+}
+
+bool Joins(const PlanWorker& worker, const PlanWorker& leader, const Tolerance& tolerance) {
+  const auto near = [](double a, double b, double share) {
+    return std::min(a, b) >= std::max(a, b) * (1 - share);
+  };
+  return near(FlopsPerSecond(worker), FlopsPerSecond(leader), tolerance.speed) &&
+         near(static_cast<double>(worker.memory_limit_bytes),
+              static_cast<double>(leader.memory_limit_bytes), tolerance.memory) &&
+         (tolerance.threads || worker.threads == leader.threads);
+}
+
+std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tolerance& tolerance) {
+  std::vector<WorkerClass> classes;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const PlanWorker& worker = workers[i];
+    auto at = std::find_if(classes.begin(), classes.end(), [&](const WorkerClass& c) {
+      return Joins(worker, workers[c.workers[0]], tolerance);
+    });
+    if (at == classes.end()) {
+      classes.push_back({FlopsPerSecond(worker), worker.memory_limit_bytes, worker.threads, {}});
+      at = classes.end() - 1;
+    }
+    at->flops_per_second = std::min(at->flops_per_second, FlopsPerSecond(worker));
+    at->memory_limit_bytes = std::min(at->memory_limit_bytes, worker.memory_limit_bytes);
+    at->threads = std::max(at->threads, worker.threads);  // more threads need more workspace
+    at->workers.push_back(static_cast<int>(i));
+  }
+  return classes;
+}
+
+}  // namespace
+
+std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
+                                      int64_t max_states) {
+  std::vector<WorkerClass> classes;
+  for (const Tolerance& tolerance : kTolerances) {
+    classes = Group(workers, tolerance);
+    std::vector<int> sizes;
+    for (const WorkerClass& c : classes) sizes.push_back(static_cast<int>(c.workers.size()));
+    if (PartitionStates(sizes, num_stages) <= max_states) break;
+  }
+  return classes;
+}
+
+}  // namespace headrace

@@ -1,0 +1,28 @@
+// Workers as the partition sees them: classes of equals.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/planner/planner.h"
+
+namespace headrace {
+
+// What a worker that was not measured is taken for.
+inline constexpr double kDefaultFlopsPerThread = 50e9;
+
+struct WorkerClass {
+  double flops_per_second = 0;     // of the slowest in it
+  int64_t memory_limit_bytes = 0;  // of the smallest in it
+  int threads = 1;
+  std::vector<int> workers;  // indices in the given list, ascending
+};
+
+// Workers with the same threads and memory whose speeds differ by less than 5 %, which is less than
+// two measurements of one machine differ. Where that makes so many classes that the partition of
+// `num_stages` stages would take more than `max_states` states, coarser ones, each as weak as its
+// weakest worker: a plan stays valid, it may only be slower.
+std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
+                                      int64_t max_states);
+
+}  // namespace headrace
