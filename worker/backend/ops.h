@@ -29,7 +29,9 @@ struct AttentionShape {
 };
 
 struct AdamWStep {
-  float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  float learning_rate = 0;
+  double beta1 = 0, beta2 = 0;  // 1 − beta of a rounded beta would be off by 1e-5
+  float epsilon = 0, weight_decay = 0;
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 − beta^step
   float gradient_scale = 1;                          // clipping
 };
@@ -38,8 +40,9 @@ struct SgdStep {
   bool nesterov = false, first = false;  // first: the buffer starts as the gradient, as in PyTorch
 };
 struct RmsPropStep {
-  float learning_rate = 0, weight_decay = 0, alpha = 0, epsilon = 0, momentum = 0,
-        gradient_scale = 1;
+  float learning_rate = 0, weight_decay = 0;
+  double alpha = 0;
+  float epsilon = 0, momentum = 0, gradient_scale = 1;
 };
 
 class Ops {

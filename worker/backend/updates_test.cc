@@ -25,10 +25,14 @@ TEST_P(Updates, AdamWIsTorchs) {
       const Doubles g = RandomValues(count, 10 + static_cast<uint32_t>(step));
       Buffer fg(g);
       const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-      AdamWStep s{static_cast<float>(lr),          static_cast<float>(beta1),
-                  static_cast<float>(beta2),       static_cast<float>(epsilon),
-                  static_cast<float>(decay),       static_cast<float>(correction1),
-                  static_cast<float>(correction2), static_cast<float>(kScale)};
+      AdamWStep s{static_cast<float>(lr),
+                  beta1,
+                  beta2,
+                  static_cast<float>(epsilon),
+                  static_cast<float>(decay),
+                  static_cast<float>(correction1),
+                  static_cast<float>(correction2),
+                  static_cast<float>(kScale)};
       ops_->AdamW(fw.data(), fg.data(), fm.data(), fv.data(), count, s);
       for (size_t i = 0; i < w.size(); ++i) {
         const double gi = kScale * g[i];
@@ -91,9 +95,9 @@ TEST_P(Updates, RmsPropIsTorchs) {
       for (int step = 1; step <= kSteps; ++step) {
         const Doubles g = RandomValues(count, 10 + static_cast<uint32_t>(step));
         Buffer fg(g);
-        RmsPropStep s{static_cast<float>(lr),       static_cast<float>(decay),
-                      static_cast<float>(alpha),    static_cast<float>(epsilon),
-                      static_cast<float>(momentum), static_cast<float>(kScale)};
+        RmsPropStep s{
+            static_cast<float>(lr),      static_cast<float>(decay),    alpha,
+            static_cast<float>(epsilon), static_cast<float>(momentum), static_cast<float>(kScale)};
         ops_->RmsProp(fw.data(), fg.data(), fs.data(), momentum == 0 ? nullptr : fb.data(), count,
                       s);
         for (size_t i = 0; i < w.size(); ++i) {

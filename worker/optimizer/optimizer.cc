@@ -61,7 +61,7 @@ class OptimizerImpl : public Optimizer {
         return ops_->RmsProp(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(),
                              {.learning_rate = learning_rate,
                               .weight_decay = weight_decay,
-                              .alpha = static_cast<float>(spec.has_alpha() ? spec.alpha() : kAlpha),
+                              .alpha = spec.has_alpha() ? spec.alpha() : kAlpha,
                               .epsilon = epsilon,
                               .momentum = momentum,
                               .gradient_scale = gradient_scale});
@@ -78,8 +78,8 @@ class OptimizerImpl : public Optimizer {
     const v1::OptimizerSpec& spec = training_.optimizer();
     const double beta1 = spec.has_beta1() ? spec.beta1() : kBeta1;
     const double beta2 = spec.has_beta2() ? spec.beta2() : kBeta2;
-    constants.beta1 = static_cast<float>(beta1);
-    constants.beta2 = static_cast<float>(beta2);
+    constants.beta1 = beta1;
+    constants.beta2 = beta2;
     constants.bias_correction1 = static_cast<float>(1 - std::pow(beta1, static_cast<double>(step)));
     constants.bias_correction2 = static_cast<float>(1 - std::pow(beta2, static_cast<double>(step)));
     ops_->AdamW(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(), constants);

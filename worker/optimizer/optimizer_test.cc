@@ -191,10 +191,10 @@ TEST_F(OptimizerTest, CarvesWhatThePlanCounts) {
 
 TEST_F(OptimizerTest, AFullArenaNamesTheMoment) {
   training_.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_ADAMW);
-  const auto small = *Arena::Create(64);
+  const auto small = *Arena::Create(64);  // the first moment fits
   const auto optimizer = Optimizer::Create(training_, &parameters_, small.get(), ops_.get());
   EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(optimizer.status().message()), testing::HasSubstr("moment 1 of w"));
+  EXPECT_THAT(std::string(optimizer.status().message()), testing::HasSubstr("moment 2 of w"));
 }
 
 }  // namespace

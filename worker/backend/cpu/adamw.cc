@@ -10,9 +10,9 @@ namespace {
 HEADRACE_KERNEL void Update(float* __restrict w, const float* __restrict g, float* __restrict m,
                             float* __restrict v, int64_t begin, int64_t end,
                             const AdamWStep& step) {
-  const float beta1 = step.beta1, beta2 = step.beta2, epsilon = step.epsilon;
-  const float rest1 = static_cast<float>(1.0 - static_cast<double>(beta1));
-  const float rest2 = static_cast<float>(1.0 - static_cast<double>(beta2));
+  const float beta1 = static_cast<float>(step.beta1), rest1 = static_cast<float>(1.0 - step.beta1);
+  const float beta2 = static_cast<float>(step.beta2), rest2 = static_cast<float>(1.0 - step.beta2);
+  const float epsilon = step.epsilon;
   const float decay = static_cast<float>(1.0 - static_cast<double>(step.learning_rate) *
                                                    static_cast<double>(step.weight_decay));
   const float rate = step.learning_rate / step.bias_correction1;

@@ -13,8 +13,8 @@ HEADRACE_INLINE void UpdateRange(float* __restrict w, const float* __restrict g,
                                  float* __restrict square, float* __restrict buffer, int64_t begin,
                                  int64_t end, const RmsPropStep& step) {
   const float rate = step.learning_rate, decay = step.weight_decay, scale = step.gradient_scale;
-  const float alpha = step.alpha, epsilon = step.epsilon, momentum = step.momentum;
-  const float rest = static_cast<float>(1.0 - static_cast<double>(alpha));
+  const float alpha = static_cast<float>(step.alpha), rest = static_cast<float>(1.0 - step.alpha);
+  const float epsilon = step.epsilon, momentum = step.momentum;
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const float gradient = g[i] * scale + decay * w[i];
