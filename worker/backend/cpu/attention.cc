@@ -60,7 +60,7 @@ HEADRACE_KERNEL void Softmax(float* scores, int64_t stride, int64_t i0, int64_t 
     const int64_t count = i + 1;
     const float max = MaxOf(row, count);
 #pragma omp simd
-    for (int64_t j = 0; j < count; ++j) row[j] = Exp(row[j] - max);
+    for (int64_t j = 0; j < count; ++j) row[j] = ExpFromBelow(row[j] - max);
     const float sum = SumOf<float>(count, [=](int64_t j) HEADRACE_INLINE_LAMBDA { return row[j]; });
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -82,7 +82,7 @@ HEADRACE_KERNEL void ScoreGradient(float* scores, float* dp, const uint32_t* ran
                                    float scale) {
 #pragma omp simd
   for (int64_t j = 0; j < count; ++j) {
-    const float p = Exp(scores[j] - lse);
+    const float p = ExpFromBelow(scores[j] - lse);
     const float masked = p * ((random[j] >> 8) < threshold ? 0.0f : keep);
     scores[j] = masked;
     dp[j] = (masked * dp[j] - p * delta) * scale;
@@ -93,7 +93,7 @@ HEADRACE_KERNEL void ScoreGradient(float* scores, float* dp, int64_t count, floa
                                    float scale) {
 #pragma omp simd
   for (int64_t j = 0; j < count; ++j) {
-    const float p = Exp(scores[j] - lse);
+    const float p = ExpFromBelow(scores[j] - lse);
     scores[j] = p;
     dp[j] = p * (dp[j] - delta) * scale;
   }

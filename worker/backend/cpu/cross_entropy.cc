@@ -19,8 +19,9 @@ HEADRACE_INLINE double ExpSum(const float* x, int64_t n, float max) {
   double sum = 0;
   for (int64_t at = 0; at < n; at += kBlock) {
     const float* block = x + at;
-    sum += SumOf<float>(std::min(kBlock, n - at),
-                        [=](int64_t j) HEADRACE_INLINE_LAMBDA { return Exp(block[j] - max); });
+    sum += SumOf<float>(std::min(kBlock, n - at), [=](int64_t j) HEADRACE_INLINE_LAMBDA {
+      return ExpFromBelow(block[j] - max);
+    });
   }
   return sum;
 }
@@ -38,7 +39,7 @@ HEADRACE_KERNEL void GradientRow(float* x, int32_t target, int64_t vocabulary, f
     float* block = x + at;
     const int64_t count = std::min(kBlock, vocabulary - at);
 #pragma omp simd
-    for (int64_t j = 0; j < count; ++j) block[j] = Exp(block[j] - max);
+    for (int64_t j = 0; j < count; ++j) block[j] = ExpFromBelow(block[j] - max);
     sum += SumOf<float>(count, [=](int64_t j) HEADRACE_INLINE_LAMBDA { return block[j]; });
   }
   const float factor = static_cast<float>(static_cast<double>(scale) / sum);

@@ -9,17 +9,18 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 constexpr float kCubic = 0.044715f;
 
-// Beyond ±10 the sigmoid is 0 or 1 to the last bit that counts, and x³ could overflow.
+// Beyond ±9.9 the sigmoid is 0 or 1 to the last bit that counts, and exp would leave its range.
 HEADRACE_INLINE float Clamp(float x) {
-  x = x < -10.0f ? -10.0f : x;
-  return x > 10.0f ? 10.0f : x;
+  x = x < -9.9f ? -9.9f : x;
+  return x > 9.9f ? 9.9f : x;
 }
 
 HEADRACE_KERNEL void Forward(const float* x, float* y, int64_t begin, int64_t end) {
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const float c = Clamp(x[i]);
-    y[i] = x[i] * Sigmoid(kTwoRootTwoOverPi * (c + kCubic * c * c * c));
+    const float e = ExpInRange(c * (-kTwoRootTwoOverPi - kTwoRootTwoOverPi * kCubic * (c * c)));
+    y[i] = x[i] / (1.0f + e);
   }
 }
 
@@ -28,10 +29,11 @@ HEADRACE_KERNEL void Backward(const float* dy, const float* x, float* dx, int64_
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
     const float c = Clamp(x[i]);
-    const float e = Exp(-kTwoRootTwoOverPi * (c + kCubic * c * c * c));
+    const float square = c * c;
+    const float e = ExpInRange(c * (-kTwoRootTwoOverPi - kTwoRootTwoOverPi * kCubic * square));
     const float s = 1.0f / (1.0f + e);
-    const float slope = kTwoRootTwoOverPi * (1.0f + 3.0f * kCubic * c * c);  // of 2u
-    dx[i] = dy[i] * (s + c * s * (e * s) * slope);  // e * s = 1 − s without cancellation
+    const float slope = kTwoRootTwoOverPi + 3.0f * kTwoRootTwoOverPi * kCubic * square;  // of 2u
+    dx[i] = dy[i] * (s + (c * slope) * s * (e * s));  // e * s = 1 − s without cancellation
   }
 }
 

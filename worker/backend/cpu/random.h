@@ -1,4 +1,5 @@
-// Many blocks of a random stream at once: the same numbers as RandomStream::Block, several a cycle.
+// Many blocks of a random stream at once: the same numbers as RandomStream::Block, several side by
+// side.
 #pragma once
 
 #include <cmath>

@@ -12,7 +12,7 @@ HEADRACE_KERNEL void Forward(const float* gate_up, float* y, int64_t begin, int6
     const float* up = gate + width;
     float* out = y + t * width;
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j) out[j] = gate[j] * Sigmoid(gate[j]) * up[j];
+    for (int64_t j = 0; j < width; ++j) out[j] = gate[j] / (1.0f + Exp(-gate[j])) * up[j];
   }
 }
 
