@@ -135,32 +135,44 @@ std::optional<std::string> TryMoreWorkers(v1::JobSpec spec, int num_layers,
   return std::nullopt;
 }
 
-// All of it together, as far as it goes.
+// Several settings together, as few as help: recompute and a larger M, then 1F1B too.
+std::optional<std::string> TryTogether(v1::JobSpec spec, const std::vector<PlanWorker>& workers) {
+  spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
+  std::string settings = "pipeline.recompute: always";
+  if (const auto m = TryLargerM(spec, workers); m) return absl::StrCat(settings, " and ", *m);
+  spec.mutable_pipeline()->set_schedule(v1::SCHEDULE_KIND_1F1B);
+  absl::StrAppend(&settings, ", pipeline.schedule: 1f1b");
+  if (Fits(spec, workers)) return settings;
+  if (const auto m = TryLargerM(spec, workers); m) return absl::StrCat(settings, " and ", *m);
+  return std::nullopt;
+}
+
+// Every setting at its thriftiest, and more workers.
 std::optional<std::string> TryEverything(v1::JobSpec spec, int num_layers,
                                          const std::vector<PlanWorker>& workers) {
   spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
   spec.mutable_pipeline()->set_schedule(v1::SCHEDULE_KIND_1F1B);
   spec.mutable_training()->set_micro_batches(spec.training().batch_size());
-  const std::string all = absl::StrCat(
-      "pipeline.recompute: always, pipeline.schedule: 1f1b and "
-      "training.micro_batches: ",
-      spec.training().batch_size());
-  if (Fits(spec, workers)) return absl::StrCat(all, " together");
   const auto more = TryMoreWorkers(spec, num_layers, workers);
-  if (more) return absl::StrCat(all, " together with ", *more);
-  return std::nullopt;
+  if (!more) return std::nullopt;
+  return absl::StrCat(*more,
+                      ", pipeline.recompute: always, pipeline.schedule: 1f1b and "
+                      "training.micro_batches: ",
+                      spec.training().batch_size());
 }
 
 std::string Suggest(const v1::JobSpec& spec, int num_layers,
                     const std::vector<PlanWorker>& workers) {
   std::vector<std::string> helps;
-  for (const auto& help : {TryRecompute(spec, workers), TrySchedule(spec, workers),
-                           TryLargerM(spec, workers), TryMoreWorkers(spec, num_layers, workers)}) {
-    if (help) helps.push_back(*help);
-  }
-  if (helps.empty()) {
-    if (const auto help = TryEverything(spec, num_layers, workers); help) helps.push_back(*help);
-  }
+  const auto add = [&helps](std::optional<std::string> help) {
+    if (help) helps.push_back(*std::move(help));
+  };
+  add(TryRecompute(spec, workers));
+  add(TrySchedule(spec, workers));
+  add(TryLargerM(spec, workers));
+  if (helps.empty()) add(TryTogether(spec, workers));
+  add(TryMoreWorkers(spec, num_layers, workers));
+  if (helps.empty()) add(TryEverything(spec, num_layers, workers));
   if (helps.empty()) {
     return "; no number of such workers, no larger micro_batches and no recompute would make it "
            "fit: it needs workers with more memory, a smaller batch or a smaller model";

@@ -224,6 +224,22 @@ TEST(PlannerTest, SuggestsALargerM) {
   EXPECT_THAT(text, Not(HasSubstr("pipeline.recompute")));  // it recomputes already
 }
 
+// Neither setting alone is enough: both are named, and both together fit.
+TEST(PlannerTest, SuggestsSettingsTogether) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(1);
+  spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_NEVER);
+  spec.mutable_training()->set_micro_batches(1);
+  v1::JobSpec thrifty = spec;
+  thrifty.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
+  thrifty.mutable_training()->set_micro_batches(4);
+  const auto workers =
+      EqualWorkers(1, Total(PlanOk(thrifty, EqualWorkers(1, kPlenty)).stage(0).memory()));
+  const std::string text = Refusal(spec, workers);
+  EXPECT_THAT(text, HasSubstr("It would fit with pipeline.recompute: always and "
+                              "training.micro_batches: 4, or with"));
+}
+
 TEST(PlannerTest, SaysWhenNothingHelps) {
   const std::string text = Refusal(SmallGpt2(), EqualWorkers(2, 1000));
   EXPECT_THAT(text, HasSubstr("no number of such workers"));

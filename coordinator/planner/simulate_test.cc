@@ -29,14 +29,25 @@ Simulation SimulateJob(v1::ScheduleKind kind, const ScheduleShape& shape,
 // GPipe §2.3: recompute can start before the gradient arrives. F = R = 1, B = 2: 149 units instead
 // of the (M + K − 1) · 4 = 156 of a recompute that waits, and 53 instead of 60.
 TEST(SimulateTest, EarlyRecomputeHidesInTheDrain) {
-  const ReplayOptions costs = Costs(8, {1, 1, 2});
-  const Simulation large =
-      SimulateJob(v1::SCHEDULE_KIND_GPIPE, {8, 32, v1::RECOMPUTE_MODE_ALWAYS}, costs);
-  EXPECT_DOUBLE_EQ(large.step_s, 149);
-  EXPECT_NEAR(large.bubble, 0.141, 0.0005);
-  const Simulation small =
-      SimulateJob(v1::SCHEDULE_KIND_GPIPE, {8, 8, v1::RECOMPUTE_MODE_ALWAYS}, costs);
-  EXPECT_DOUBLE_EQ(small.step_s, 53);
+  const ReplayOptions costs = Costs(8, {1, 1, 2}, 2);
+  for (const auto kind : {v1::SCHEDULE_KIND_GPIPE, v1::SCHEDULE_KIND_1F1B}) {
+    const Simulation large = SimulateJob(kind, {8, 32, v1::RECOMPUTE_MODE_ALWAYS}, costs);
+    EXPECT_DOUBLE_EQ(large.step_s, 149);
+    EXPECT_NEAR(large.bubble, 0.141, 0.0005);
+    EXPECT_DOUBLE_EQ(SimulateJob(kind, {8, 8, v1::RECOMPUTE_MODE_ALWAYS}, costs).step_s, 53);
+  }
+}
+
+// What a late recompute would take, with the same simulator: R only once the gradient is there,
+// that is a backward of 3.
+TEST(SimulateTest, LateRecomputeDoesNot) {
+  const auto late_s = [](int micro_batches) {
+    return SimulateJob(v1::SCHEDULE_KIND_GPIPE, {8, micro_batches, v1::RECOMPUTE_MODE_NEVER},
+                       Costs(8, {1, 0, 3}, 2))
+        .step_s;
+  };
+  EXPECT_DOUBLE_EQ(late_s(32), 156);
+  EXPECT_DOUBLE_EQ(late_s(8), 60);
 }
 
 TEST(SimulateTest, BothSchedulesHaveTheIdealBubbleWithoutRecompute) {
