@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
 namespace headrace {
 

@@ -1,4 +1,4 @@
-#include "coordinator/planner/schedule/one_f_one_b.h"
+#include "plan/planner/schedule/one_f_one_b.h"
 
 #include <algorithm>
 

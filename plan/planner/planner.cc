@@ -1,4 +1,4 @@
-#include "coordinator/planner/planner.h"
+#include "plan/planner/planner.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
-#include "coordinator/planner/advice.h"
-#include "coordinator/planner/trial.h"
 #include "plan/job_check.h"
+#include "plan/planner/advice.h"
+#include "plan/planner/trial.h"
 
 namespace headrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/planner/planner.h"
 #include "headrace/v1/job.pb.h"
+#include "plan/planner/planner.h"
 
 namespace headrace {
 

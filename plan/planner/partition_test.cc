@@ -1,4 +1,4 @@
-#include "coordinator/planner/partition.h"
+#include "plan/planner/partition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

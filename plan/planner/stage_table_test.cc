@@ -1,12 +1,12 @@
-#include "coordinator/planner/stage_table.h"
+#include "plan/planner/stage_table.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/schedule/schedule.h"
-#include "coordinator/planner/test_job.h"
+#include "plan/planner/schedule/schedule.h"
+#include "plan/planner/test_job.h"
 
 namespace headrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/planner/partition.h"
+#include "plan/planner/partition.h"
 
 #include <algorithm>
 #include <limits>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/planner/planner.h"
 #include "headrace/v1/job.pb.h"
+#include "plan/planner/planner.h"
 
 namespace headrace {
 

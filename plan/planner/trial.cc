@@ -1,10 +1,10 @@
-#include "coordinator/planner/trial.h"
+#include "plan/planner/trial.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/status.h"
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
 namespace headrace {
 namespace {

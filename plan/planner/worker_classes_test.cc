@@ -1,9 +1,9 @@
-#include "coordinator/planner/worker_classes.h"
+#include "plan/planner/worker_classes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/planner/partition.h"
+#include "plan/planner/partition.h"
 
 namespace headrace {
 namespace {

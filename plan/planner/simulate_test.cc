@@ -1,11 +1,11 @@
-#include "coordinator/planner/simulate.h"
+#include "plan/planner/simulate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
 namespace headrace {
 namespace {

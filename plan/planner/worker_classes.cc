@@ -1,8 +1,8 @@
-#include "coordinator/planner/worker_classes.h"
+#include "plan/planner/worker_classes.h"
 
 #include <algorithm>
 
-#include "coordinator/planner/partition.h"
+#include "plan/planner/partition.h"
 
 namespace headrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/planner/schedule/gpipe.h"
+#include "plan/planner/schedule/gpipe.h"
 
 namespace headrace {
 

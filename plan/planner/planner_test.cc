@@ -1,4 +1,4 @@
-#include "coordinator/planner/planner.h"
+#include "plan/planner/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planner/test_job.h"
 #include "plan/layer_spec.h"
+#include "plan/planner/test_job.h"
 #include "plan/schedule_check.h"
 #include "plan/stage_memory.h"
 

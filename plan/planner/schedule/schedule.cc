@@ -1,7 +1,7 @@
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
-#include "coordinator/planner/schedule/gpipe.h"
-#include "coordinator/planner/schedule/one_f_one_b.h"
+#include "plan/planner/schedule/gpipe.h"
+#include "plan/planner/schedule/one_f_one_b.h"
 
 namespace headrace {
 

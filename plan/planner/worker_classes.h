@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "coordinator/planner/planner.h"
+#include "plan/planner/planner.h"
 
 namespace headrace {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/partition.h"
-#include "coordinator/planner/worker_classes.h"
 #include "headrace/v1/job.pb.h"
 #include "plan/layer_spec.h"
+#include "plan/planner/partition.h"
+#include "plan/planner/worker_classes.h"
 #include "plan/replay.h"
 #include "plan/stage_memory.h"
 

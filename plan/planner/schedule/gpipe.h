@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "coordinator/planner/schedule/schedule.h"
+#include "plan/planner/schedule/schedule.h"
 
 namespace headrace {
 

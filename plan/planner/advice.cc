@@ -1,4 +1,4 @@
-#include "coordinator/planner/advice.h"
+#include "plan/planner/advice.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/flags.h"
 #include "common/status.h"
-#include "coordinator/planner/trial.h"
+#include "plan/planner/trial.h"
 
 namespace headrace {
 namespace {

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/planner/partition.h"
-#include "coordinator/planner/planner.h"
-#include "coordinator/planner/simulate.h"
-#include "coordinator/planner/stage_table.h"
-#include "coordinator/planner/worker_classes.h"
+#include "plan/planner/partition.h"
+#include "plan/planner/planner.h"
+#include "plan/planner/simulate.h"
+#include "plan/planner/stage_table.h"
+#include "plan/planner/worker_classes.h"
 
 namespace headrace {
 

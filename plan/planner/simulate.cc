@@ -1,4 +1,4 @@
-#include "coordinator/planner/simulate.h"
+#include "plan/planner/simulate.h"
 
 #include <algorithm>
 #include <cstddef>

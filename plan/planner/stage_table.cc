@@ -1,11 +1,11 @@
-#include "coordinator/planner/stage_table.h"
+#include "plan/planner/stage_table.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "common/status.h"
-#include "coordinator/planner/schedule/schedule.h"
 #include "plan/batch.h"
+#include "plan/planner/schedule/schedule.h"
 
 namespace headrace {
 namespace {
