@@ -59,14 +59,13 @@ std::string DescribeMisfit(const JobShape& job, const std::vector<PlanWorker>& w
     const Misfit misfit = trials.FindMisfit(k);
     if (least.num_stages == 0 || misfit.missing_bytes < least.missing_bytes) least = misfit;
   }
-  const PlanWorker& worker = workers[least.worker];
   const int last = least.cell.end - 1;
   return absl::StrCat(
       "does not fit: with ", least.num_stages, least.num_stages == 1 ? " stage" : " stages",
       ", stage ", least.stage, " (", job.layers[least.cell.first].name,
       last > least.cell.first ? absl::StrCat(" to ", job.layers[last].name) : "", ") needs ",
-      FormatBytes(least.needed.total()), " on worker ", worker.name, ", which has ",
-      FormatBytes(worker.memory_limit_bytes), ": ", least.missing_bytes, " bytes (",
+      FormatBytes(least.needed.total()), " on worker ", workers[least.worker].name, ", which has ",
+      FormatBytes(least.limit_bytes), ": ", least.missing_bytes, " bytes (",
       FormatBytes(least.missing_bytes), ") are missing; it needs ", DescribeBytes(least.needed));
 }
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -203,12 +203,12 @@ TEST(PartitionTest, TenThousandLayersOnAThousandEqualWorkersTakeLessThanASecond)
   std::mt19937 random(1);
   for (int i = 0; i < 10'000; ++i) table.sum.push_back(table.sum.back() + 1 + random() % 5);
   const PartitionProblem p = {10'000, 1'000, {1'000}, {11}, &table};
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: others may load the machine
   const auto partition = FindPartition(p);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(partition.has_value());
   ExpectSound(p, *partition, "long");
-  EXPECT_LT(took.count(), 1.0);
+  EXPECT_LT(took_s, 1.0);
 }
 
 TEST(PartitionTest, CountsItsStates) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <set>
 #include <string>
 
@@ -271,6 +271,18 @@ TEST(PlannerTest, AcceptsExactlyWhatFits) {
   EXPECT_GT(refused, 10);
 }
 
+// So many different workers that they are taken in coarse classes.
+TEST(PlannerTest, ManyDifferentWorkersArePlannedAndRefused) {
+  std::vector<PlanWorker> workers;
+  for (int i = 0; i < 30; ++i) {
+    workers.push_back({absl::StrCat("w", i), 10e9 * (1 + i), 200'000 + 1000 * i, 1 + i % 3});
+  }
+  EXPECT_THAT(Refusal(SmallGpt2(), workers), HasSubstr("are missing"));
+  for (PlanWorker& worker : workers) worker.memory_limit_bytes *= 100;
+  const v1::JobSpec spec = SmallGpt2();
+  ExpectSound(spec, PlanOk(spec, workers), workers);
+}
+
 TEST(PlannerTest, GenerateTakesAsFewStagesAsFit) {
   const v1::JobSpec spec = SmallGpt2();
   const v1::Plan one = *PlanGenerate(spec, EqualWorkers(3, kPlenty));
@@ -300,11 +312,11 @@ TEST(PlannerTest, AThousandStagesPlanInSeconds) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_model()->set_n_layer(9'998);
   spec.mutable_pipeline()->set_stages(1'000);
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: others may load the machine
   const v1::Plan plan = PlanOk(spec, EqualWorkers(1'000, kPlenty));
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_EQ(plan.stages(), 1'000);
-  EXPECT_LT(took.count(), 10);
+  EXPECT_LT(took_s, 20);  // 0.5 s; a sanitizer takes 10 times as long
 }
 
 }  // namespace

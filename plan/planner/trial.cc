@@ -105,15 +105,14 @@ Misfit Trials::FindMisfit(int num_stages) {
   const std::vector<int> workers = AssignWorkers(shortage->partition, setup.classes);
   for (int k = 0; k < num_stages; ++k) {
     const Cell& cell = shortage->partition.cells[k];
-    const PlanWorker& worker = (*workers_)[workers[k]];
+    const WorkerClass& of = setup.classes[cell.worker_class];
     const auto actions = job_->training
                              ? MakeActions(job_->schedule, ShapeOf(*job_, num_stages, 0), k)
                              : std::vector<Action>();
-    const StageBytes needed =
-        StageMemory(job_->Stage(k, num_stages, cell, worker.threads), actions);
-    const int64_t missing = needed.total() - worker.memory_limit_bytes;
+    const StageBytes needed = StageMemory(job_->Stage(k, num_stages, cell, of.threads), actions);
+    const int64_t missing = needed.total() - of.memory_limit_bytes;
     if (missing > misfit.missing_bytes) {
-      misfit = {num_stages, k, cell, workers[k], needed, missing};
+      misfit = {num_stages, k, cell, workers[k], of.memory_limit_bytes, needed, missing};
     }
   }
   return misfit;

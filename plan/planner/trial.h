@@ -25,8 +25,10 @@ struct Trial {
 struct Misfit {
   int num_stages = 0;
   int stage = 0;
-  Cell cell;
+  Cell cell = {0, 1, 0};
   int worker = 0;  // index in the list
+  int64_t limit_bytes =
+      0;  // of its class: the worker's own, or a little less where workers are many
   StageBytes needed;
   int64_t missing_bytes = 0;
 };
