@@ -47,23 +47,32 @@ bool IsTransient(const absl::Status& status) {
 // Calls `attempt` until it succeeds, fails for good or `deadline` passes. `progress` says how many
 // bytes have arrived: while that grows, pauses stay short.
 template <typename Attempt, typename Progress>
-absl::Status RetryUntil(absl::Time deadline, const Attempt& attempt, const Progress& progress) {
+absl::Status RetryUntil(absl::Time deadline, Cancellation* cancellation, const Attempt& attempt,
+                        const Progress& progress) {
   absl::Duration pause = kFirstPause;
   int64_t before = progress();
   while (true) {
     const absl::Status status = attempt();
+    if (cancellation != nullptr && cancellation->cancelled()) {
+      return absl::CancelledError("told to stop");
+    }
     if (status.ok() || !IsTransient(status)) return status;
     if (progress() > before) pause = kFirstPause;
     before = progress();
     if (absl::Now() + pause >= deadline) return status;
-    absl::SleepFor(pause);
+    if (cancellation == nullptr) {
+      absl::SleepFor(pause);
+    } else {
+      cancellation->Pause(pause);
+    }
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
 absl::StatusOr<v1::StatBlobResponse> Stat(Stub* stub, const std::string& sha256,
-                                          absl::Time deadline) {
+                                          absl::Time deadline, Cancellation* cancellation) {
   grpc::ClientContext context;
+  const Cancellation::Call call(cancellation, &context);
   context.set_deadline(absl::ToChronoTime(std::min(deadline, absl::Now() + kStatTime)));
   v1::StatBlobRequest request;
   request.set_sha256(sha256);
@@ -74,8 +83,9 @@ absl::StatusOr<v1::StatBlobResponse> Stat(Stub* stub, const std::string& sha256,
 
 // Streams what the store lacks. `*sent` is where the store's part ended.
 absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sha256,
-                        absl::Time deadline, int64_t* sent) {
-  HEADRACE_ASSIGN_OR_RETURN(const v1::StatBlobResponse stat, Stat(stub, sha256, deadline));
+                        absl::Time deadline, Cancellation* cancellation, int64_t* sent) {
+  HEADRACE_ASSIGN_OR_RETURN(const v1::StatBlobResponse stat,
+                            Stat(stub, sha256, deadline, cancellation));
   if (stat.complete()) return absl::OkStatus();
   const int64_t size = static_cast<int64_t>(data.size());
   if (stat.size_bytes() < 0 || stat.size_bytes() > size) {
@@ -84,6 +94,7 @@ absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sh
   }
   *sent = stat.size_bytes();
   grpc::ClientContext context;
+  const Cancellation::Call call(cancellation, &context);
   context.set_deadline(absl::ToChronoTime(deadline));
   v1::UploadBlobResponse response;
   const auto writer = stub->UploadBlob(&context, &response);
@@ -185,8 +196,9 @@ class PartFile {
 
 // Streams from where `part` ends to the end of the blob.
 absl::Status DownloadRest(Stub* stub, const std::string& sha256, absl::Time deadline,
-                          PartFile* part) {
+                          Cancellation* cancellation, PartFile* part) {
   grpc::ClientContext context;
+  const Cancellation::Call call(cancellation, &context);
   context.set_deadline(absl::ToChronoTime(deadline));
   v1::DownloadBlobRequest request;
   request.set_sha256(sha256);
@@ -211,37 +223,40 @@ absl::Status DownloadRest(Stub* stub, const std::string& sha256, absl::Time dead
 }
 
 absl::Status DownloadAndCommit(Stub* stub, const std::string& sha256, const std::string& path,
-                               absl::Time deadline, PartFile* part) {
+                               absl::Time deadline, Cancellation* cancellation, PartFile* part) {
   if (!part->is_open()) HEADRACE_RETURN_IF_ERROR(part->Open());
   if (Exists(path)) {  // another process finished it meanwhile
     part->Remove();
     return absl::OkStatus();
   }
-  HEADRACE_RETURN_IF_ERROR(DownloadRest(stub, sha256, deadline, part));
+  HEADRACE_RETURN_IF_ERROR(DownloadRest(stub, sha256, deadline, cancellation, part));
   return part->Commit(sha256, path);
 }
 
 }  // namespace
 
 absl::Status UploadBlob(Stub* stub, const std::string& path, const std::string& sha256,
-                        absl::Time deadline) {
+                        absl::Time deadline, Cancellation* cancellation) {
   HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   int64_t sent = 0;
   const absl::Status status = RetryUntil(
-      deadline, [&] { return UploadRest(stub, file->data(), sha256, deadline, &sent); },
+      deadline, cancellation,
+      [&] { return UploadRest(stub, file->data(), sha256, deadline, cancellation, &sent); },
       [&] { return sent; });
   return Annotate(status, absl::StrCat("upload of ", path));
 }
 
 absl::Status DownloadBlob(Stub* stub, const std::string& sha256, const std::string& path,
-                          absl::Time deadline) {
+                          absl::Time deadline, Cancellation* cancellation) {
   if (Exists(path)) return absl::OkStatus();
   PartFile part(absl::StrCat(path, ".part"));
-  const auto attempt = [&] { return DownloadAndCommit(stub, sha256, path, deadline, &part); };
+  const auto attempt = [&] {
+    return DownloadAndCommit(stub, sha256, path, deadline, cancellation, &part);
+  };
   const auto progress = [&] { return part.size(); };
-  absl::Status status = RetryUntil(deadline, attempt, progress);
+  absl::Status status = RetryUntil(deadline, cancellation, attempt, progress);
   // A part left by an earlier process may have been damaged; from the start it must be right.
-  if (absl::IsDataLoss(status)) status = RetryUntil(deadline, attempt, progress);
+  if (absl::IsDataLoss(status)) status = RetryUntil(deadline, cancellation, attempt, progress);
   return Annotate(status, absl::StrCat("download of blob ", sha256));
 }
 

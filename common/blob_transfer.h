@@ -7,17 +7,22 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 
 namespace headrace {
 
+// Both end at once, with CANCELLED, when `cancellation` (may be null) is cancelled.
+
 // Returns at once if the store has the blob. The file's hash must be `sha256`.
 //   DEADLINE_EXCEEDED, UNAVAILABLE  after retries until `deadline`
 absl::Status UploadBlob(v1::CoordinatorService::StubInterface* stub, const std::string& path,
-                        const std::string& sha256, absl::Time deadline);
+                        const std::string& sha256, absl::Time deadline,
+                        Cancellation* cancellation = nullptr);
 
 // Leaves the whole, verified blob at `path` (or nothing). Returns at once if it is there.
 absl::Status DownloadBlob(v1::CoordinatorService::StubInterface* stub, const std::string& sha256,
-                          const std::string& path, absl::Time deadline);
+                          const std::string& path, absl::Time deadline,
+                          Cancellation* cancellation = nullptr);
 
 }  // namespace headrace
