@@ -1,0 +1,188 @@
+#include "worker/pipeline/exchange.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+std::string At(const Position& position) {
+  if (position.micro_batch < 0) return absl::StrCat("step ", position.step);
+  return absl::StrCat("step ", position.step, ", micro-batch ", position.micro_batch);
+}
+
+template <typename T>
+Outgoing Inline(ElementType type, const T* values, size_t count) {
+  Outgoing outgoing;
+  outgoing.inline_bytes.resize(count * sizeof(T));
+  std::memcpy(outgoing.inline_bytes.data(), values, count * sizeof(T));
+  outgoing.tensor = {outgoing.inline_bytes.data(), type, {static_cast<int64_t>(count)}};
+  return outgoing;
+}
+
+Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
+  switch (kind) {
+    case v1::MESSAGE_KIND_GRADIENT:
+      return pools.gradients_out;
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return pools.tie_out;
+    default:
+      return pools.activations_out;
+  }
+}
+
+}  // namespace
+
+const char* NounOf(v1::MessageKind kind) {
+  switch (kind) {
+    case v1::MESSAGE_KIND_ACTIVATION:
+      return "activation";
+    case v1::MESSAGE_KIND_GRADIENT:
+      return "gradient";
+    case v1::MESSAGE_KIND_EVAL_ACTIVATION:
+      return "evaluation activation";
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+      return "tied weight's gradient";
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return "tied weight";
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+      return "gradient norm";
+    case v1::MESSAGE_KIND_DECISION:
+      return "decision";
+    case v1::MESSAGE_KIND_TOKEN:
+      return "token";
+    default:
+      return "message";
+  }
+}
+
+Exchange::Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
+                   FlightRecorder* recorder)
+    : job_(*job), pools_(pools), inbox_(inbox), outbox_(outbox), recorder_(recorder) {}
+
+Tag Exchange::MakeTag(v1::MessageKind kind, int from_stage, int chunk) const {
+  Tag tag;
+  tag.kind = kind;
+  tag.from_stage = from_stage;
+  tag.step = position_.step;
+  tag.chunk = chunk;
+  tag.micro_batch = position_.micro_batch < 0 ? 0 : position_.micro_batch;
+  return tag;
+}
+
+std::string Exchange::PeerName(int stage) const {
+  return absl::StrCat("stage ", stage, " (worker ", job_.peers[stage].worker(), ")");
+}
+
+void Exchange::Record(const std::string& what) {
+  recorder_->Record(absl::StrCat(At(position_), ": ", what));
+}
+
+absl::Status Exchange::Failure(absl::StatusCode code, const std::string& what) const {
+  return absl::Status(code, absl::StrCat("worker ", job_.worker(), ", stage ", job_.stage(), ", ",
+                                         At(position_), ": ", what));
+}
+
+absl::Status Exchange::Blame(int stage, const absl::Status& cause, const std::string& doing,
+                             const std::string& waited_for, absl::Duration waited) {
+  if (absl::IsCancelled(cause)) return cause;
+  blamed_stage_ = stage;
+  const std::string what =
+      absl::IsDeadlineExceeded(cause)
+          ? absl::StrFormat("waited %.1f s for %s", absl::ToDoubleSeconds(waited), waited_for)
+          : absl::StrCat("lost ", PeerName(stage), " while ", doing, ": ", cause.message());
+  Record(what);
+  return Failure(cause.code(), what);
+}
+
+absl::StatusOr<Received> Exchange::Take(v1::MessageKind kind, int from_stage) {
+  const std::string what = absl::StrCat("the ", NounOf(kind), " from ", PeerName(from_stage));
+  Record(absl::StrCat("waiting for ", what));
+  const absl::Time start = absl::Now();
+  absl::StatusOr<Received> received =
+      inbox_->Take(MakeTag(kind, from_stage, job_.stage()), start + job_.wait_timeout);
+  const absl::Duration waited = absl::Now() - start;
+  waited_to_receive_ += waited;
+  if (!received.ok()) {
+    return Blame(from_stage, received.status(), absl::StrCat("waiting for its ", NounOf(kind)),
+                 what, waited);
+  }
+  received_bytes_ += received->tensor.bytes();
+  Record(absl::StrCat("took ", what));
+  return received;
+}
+
+absl::StatusOr<std::vector<double>> Exchange::TakeNumbers(v1::MessageKind kind, int from_stage) {
+  HEADRACE_ASSIGN_OR_RETURN(const Received received, Take(kind, from_stage));
+  std::vector<double> numbers(received.tensor.elements());
+  std::memcpy(numbers.data(), received.inline_bytes.data(), numbers.size() * sizeof(double));
+  return numbers;
+}
+
+absl::StatusOr<int32_t> Exchange::TakeToken(int from_stage) {
+  HEADRACE_ASSIGN_OR_RETURN(const Received received, Take(v1::MESSAGE_KIND_TOKEN, from_stage));
+  int32_t token = 0;
+  std::memcpy(&token, received.inline_bytes.data(), sizeof(token));
+  return token;
+}
+
+absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int64_t> shape) {
+  // A slot is free once the transport has let go of its last byte, which may be a moment after the
+  // receiver's credit came back.
+  constexpr absl::Duration kRetryEvery = absl::Microseconds(50);
+  const absl::Time start = absl::Now();
+  absl::StatusOr<Slot> slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
+  while (absl::IsResourceExhausted(slot.status()) && absl::Now() - start < job_.wait_timeout) {
+    absl::SleepFor(kRetryEvery);
+    slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
+  }
+  waited_to_send_ += absl::Now() - start;
+  if (!slot.ok()) {
+    return Failure(slot.status().code(), absl::StrCat("no memory to send the ", NounOf(kind), ": ",
+                                                      slot.status().message()));
+  }
+  Outgoing outgoing;
+  outgoing.tag.kind = kind;
+  outgoing.tensor = {slot->data(), ElementType::kFloat32, std::move(shape)};
+  outgoing.slot = *std::move(slot);
+  return outgoing;
+}
+
+absl::Status Exchange::Send(int to_stage, Outgoing outgoing) {
+  const v1::MessageKind kind = outgoing.tag.kind;
+  const int64_t bytes = outgoing.tensor.bytes();
+  outgoing.tag = MakeTag(kind, job_.stage(), to_stage);
+  const std::string what = absl::StrCat("the ", NounOf(kind), " to ", PeerName(to_stage));
+  Record(absl::StrCat("sending ", what));
+  const absl::Time start = absl::Now();
+  const absl::Status sent = outbox_->Send(to_stage, std::move(outgoing), start + job_.wait_timeout);
+  const absl::Duration waited = absl::Now() - start;
+  waited_to_send_ += waited;
+  if (!sent.ok()) {
+    return Blame(to_stage, sent, absl::StrCat("sending it the ", NounOf(kind)),
+                 absl::StrCat("a credit to send ", what), waited);
+  }
+  sent_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::SendNumbers(v1::MessageKind kind, int to_stage,
+                                   std::initializer_list<double> numbers) {
+  Outgoing outgoing = Inline(ElementType::kFloat64, numbers.begin(), numbers.size());
+  outgoing.tag.kind = kind;
+  return Send(to_stage, std::move(outgoing));
+}
+
+absl::Status Exchange::SendToken(int to_stage, int32_t token) {
+  Outgoing outgoing = Inline(ElementType::kInt32, &token, 1);
+  outgoing.tag.kind = v1::MESSAGE_KIND_TOKEN;
+  return Send(to_stage, std::move(outgoing));
+}
+
+}  // namespace headrace

@@ -1,0 +1,91 @@
+// Takes tensors from other stages and sends them, for the code that computes: fills in tags, waits
+// with a deadline, measures the wait, keeps the flight record, and says in one sentence who was
+// waited for when it goes wrong:
+//
+//   worker w1, stage 1, step 12, micro-batch 3: waited 60.0 s for the activation from stage 0
+//   (worker w0)
+//
+// Owned by the compute thread.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/pipeline/flight_recorder.h"
+#include "worker/pipeline/inbox.h"
+#include "worker/pipeline/link_pools.h"
+#include "worker/pipeline/outbox.h"
+#include "worker/pipeline/stage_job.h"
+
+namespace headrace {
+
+// What a stage is at. Tags and sentences are made from it.
+struct Position {
+  int64_t step = 0;
+  int micro_batch = -1;  // −1: between micro-batches
+};
+
+class Exchange {
+ public:
+  // All must outlive the exchange.
+  Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
+           FlightRecorder* recorder);
+
+  void MoveTo(Position position) { position_ = position; }
+  const Position& position() const { return position_; }
+
+  // The tensor of this kind, step and micro-batch from `from_stage`.
+  //   DEADLINE_EXCEEDED, UNAVAILABLE, …  with the sentence; blamed_stage() is set
+  //   CANCELLED                          the stage was told to stop
+  absl::StatusOr<Received> Take(v1::MessageKind kind, int from_stage);
+  absl::StatusOr<std::vector<double>> TakeNumbers(v1::MessageKind kind, int from_stage);
+  absl::StatusOr<int32_t> TakeToken(int from_stage);
+
+  // Memory for a tensor to fill and Send. Waits for a slot to come back, if it must. Errors as
+  // Send.
+  absl::StatusOr<Outgoing> Prepare(v1::MessageKind kind, std::vector<int64_t> shape);
+  // Waits for a credit, not for the tensor to leave. Errors as Take.
+  absl::Status Send(int to_stage, Outgoing outgoing);
+  absl::Status SendNumbers(v1::MessageKind kind, int to_stage,
+                           std::initializer_list<double> numbers);
+  absl::Status SendToken(int to_stage, int32_t token);
+
+  // "worker w1, stage 1, step 12, micro-batch 3: "
+  absl::Status Failure(absl::StatusCode code, const std::string& what) const;
+  void Record(const std::string& what);
+
+  // The stage that made the last Take or Send fail; −1: none.
+  int blamed_stage() const { return blamed_stage_; }
+
+  // Time waited and bytes moved since the object was made.
+  absl::Duration waited_to_receive() const { return waited_to_receive_; }
+  absl::Duration waited_to_send() const { return waited_to_send_; }
+  int64_t received_bytes() const { return received_bytes_; }
+  int64_t sent_bytes() const { return sent_bytes_; }
+
+ private:
+  Tag MakeTag(v1::MessageKind kind, int from_stage, int chunk) const;
+  std::string PeerName(int stage) const;  // "stage 0 (worker w0)"
+  absl::Status Blame(int stage, const absl::Status& cause, const std::string& doing,
+                     const std::string& waited_for, absl::Duration waited);
+
+  const StageJob& job_;
+  const LinkPools pools_;
+  Inbox* const inbox_;
+  Outbox* const outbox_;
+  FlightRecorder* const recorder_;
+
+  Position position_;
+  int blamed_stage_ = -1;
+  absl::Duration waited_to_receive_, waited_to_send_;
+  int64_t received_bytes_ = 0, sent_bytes_ = 0;
+};
+
+// "activation", "gradient", "tied weight", …
+const char* NounOf(v1::MessageKind kind);
+
+}  // namespace headrace

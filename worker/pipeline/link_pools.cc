@@ -1,0 +1,177 @@
+#include "worker/pipeline/link_pools.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+int64_t OutputBoundaryBytes(const StageJob& job) {
+  return OutputBytes(job.shape.model, job.shape.layers.back(), job.shape.largest);
+}
+
+int64_t TieBytes(const StageJob& job) {
+  return AlignUp(4 * job.shape.model.vocabulary * job.shape.model.width);
+}
+
+bool HoldsTieEnd(const StageJob& job) {
+  return !job.generates && job.tie_crosses_stages() && (job.first() || job.last());
+}
+
+absl::Status Unexpected(const StageJob& job, const Tag& tag, const std::string& why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("stage ", job.stage(), " expects no ", ToText(tag), ": ", why));
+}
+
+// The stage a tensor of this kind comes from; −1 if none may arrive here.
+int SenderOf(const StageJob& job, v1::MessageKind kind) {
+  const int last = job.num_stages() - 1;
+  const bool training = !job.generates;
+  switch (kind) {
+    case v1::MESSAGE_KIND_ACTIVATION:
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+      return training ? job.stage() - 1 : -1;
+    case v1::MESSAGE_KIND_EVAL_ACTIVATION:
+      return job.stage() - 1;
+    case v1::MESSAGE_KIND_GRADIENT:
+    case v1::MESSAGE_KIND_DECISION:
+      return training && !job.last() ? job.stage() + 1 : -1;
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+      return HoldsTieEnd(job) && job.first() ? last : -1;
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return HoldsTieEnd(job) && job.last() ? 0 : -1;
+    case v1::MESSAGE_KIND_TOKEN:
+      return job.generates && job.first() && last > 0 ? last : -1;
+    default:
+      return -1;
+  }
+}
+
+// Micro-batches a tag of this kind may number, from 0.
+int64_t NumMicroBatches(const StageJob& job, v1::MessageKind kind) {
+  const int64_t m = static_cast<int64_t>(job.micro_batches.size());
+  switch (kind) {
+    case v1::MESSAGE_KIND_ACTIVATION:
+    case v1::MESSAGE_KIND_GRADIENT:
+      return m;
+    case v1::MESSAGE_KIND_EVAL_ACTIVATION:
+      return job.generates ? 1 : m * job.training.eval_batches();
+    default:
+      return 1;
+  }
+}
+
+bool StepIsInRange(const StageJob& job, int64_t step) {
+  if (job.generates) return step >= 0 && step < job.generate.max_tokens();
+  return step >= 1 && step <= job.training.steps();
+}
+
+Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
+  switch (kind) {
+    case v1::MESSAGE_KIND_ACTIVATION:
+    case v1::MESSAGE_KIND_EVAL_ACTIVATION:
+      return pools.activations_in;
+    case v1::MESSAGE_KIND_GRADIENT:
+      return pools.gradients_in;
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return pools.tie_in;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_pool,
+                                            Arena* arena) {
+  const int credits = static_cast<int>(job.shape.credits);
+  LinkPools pools;
+  const auto carve = [&](const char* name, int64_t bytes, int slots, Pool** pool) -> absl::Status {
+    HEADRACE_ASSIGN_OR_RETURN(*pool, arena->CarvePool(name, bytes, slots));
+    return absl::OkStatus();
+  };
+  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job);
+  pools.activations_in = job.first() ? nullptr : boundary_pool;
+  if (!job.last()) {
+    HEADRACE_RETURN_IF_ERROR(carve("activations out", out, credits + 1, &pools.activations_out));
+  }
+  if (job.generates) return pools;
+  if (!job.last()) {
+    HEADRACE_RETURN_IF_ERROR(carve("gradients in", out, credits + 1, &pools.gradients_in));
+  }
+  if (!job.first()) {
+    HEADRACE_RETURN_IF_ERROR(carve("gradients out", in, credits + 1, &pools.gradients_out));
+  }
+  if (HoldsTieEnd(job)) {
+    HEADRACE_RETURN_IF_ERROR(carve("tie in", TieBytes(job), 1, &pools.tie_in));
+    HEADRACE_RETURN_IF_ERROR(carve("tie out", TieBytes(job), 1, &pools.tie_out));
+  }
+  return pools;
+}
+
+int64_t LinkPools::CarvedBytes(const StageJob& job) {
+  const int64_t slots = job.shape.credits + 1;
+  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job);
+  int64_t bytes = 0;
+  if (!job.first() && !job.generates) bytes += slots * in;
+  if (!job.last()) bytes += slots * out * (job.generates ? 1 : 2);
+  if (HoldsTieEnd(job)) bytes += 2 * TieBytes(job);
+  return bytes;
+}
+
+std::vector<int64_t> TieShape(const StageJob& job) {
+  return {job.shape.model.vocabulary, job.shape.model.width};
+}
+
+int64_t GenerateLength(const StageJob& job, int64_t index) {
+  return std::min<int64_t>(job.generate.prompt_size() + index, job.shape.largest.length);
+}
+
+absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, const Tag& tag) {
+  const int sender = SenderOf(job, tag.kind);
+  if (sender < 0) return Unexpected(job, tag, "none of that kind comes here");
+  if (tag.from_stage != sender) {
+    return Unexpected(job, tag, absl::StrCat("it comes from stage ", sender));
+  }
+  if (tag.chunk != job.stage()) {
+    return Unexpected(job, tag, absl::StrCat("it is for chunk ", tag.chunk));
+  }
+  if (!StepIsInRange(job, tag.step)) return Unexpected(job, tag, "there is no such step");
+  const int64_t count = NumMicroBatches(job, tag.kind);
+  if (tag.micro_batch < 0 || tag.micro_batch >= count) {
+    return Unexpected(job, tag, absl::StrCat("micro-batches are 0 to ", count - 1));
+  }
+
+  Expectation expected;
+  expected.pool = PoolFor(pools, tag.kind);
+  switch (tag.kind) {
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      expected.shape = TieShape(job);
+      break;
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+      expected.type = ElementType::kFloat64;
+      expected.shape = {1};
+      break;
+    case v1::MESSAGE_KIND_DECISION:
+      expected.type = ElementType::kFloat64;
+      expected.shape = {3};
+      break;
+    case v1::MESSAGE_KIND_TOKEN:
+      expected.type = ElementType::kInt32;
+      expected.shape = {1};
+      break;
+    default: {
+      const int64_t tokens =
+          job.generates ? GenerateLength(job, tag.step)
+                        : job.micro_batches[tag.micro_batch % job.micro_batches.size()].tokens();
+      expected.shape = {tokens, job.shape.model.width};
+    }
+  }
+  return expected;
+}
+
+}  // namespace headrace

@@ -1,0 +1,46 @@
+// Memory of tensors on their way between stages, and what may arrive at all.
+//
+//            activations in ─▶ ┌─────────┐ ─▶ activations out
+//   stage k−1 (boundary pool)  │ stage k │                     stage k+1
+//            gradients out  ◀─ └─────────┘ ◀─ gradients in
+//
+// With c credits an edge carries at most c tensors of a class that nobody has taken; one more slot
+// is being filled (out) or used (in). plan/stage_memory.h counts the same as kLink.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "worker/backend/arena.h"
+#include "worker/pipeline/inbox.h"
+#include "worker/pipeline/stage_job.h"
+
+namespace headrace {
+
+// Borrowed from the arena; null where the stage has no such edge.
+struct LinkPools {
+  Pool* activations_in = nullptr;  // the stash's boundary pool
+  Pool* activations_out = nullptr;
+  Pool* gradients_in = nullptr;
+  Pool* gradients_out = nullptr;
+  Pool* tie_in = nullptr;   // stage 0: the head's gradient; last stage: the new weight
+  Pool* tie_out = nullptr;  // the other way round
+
+  // Carves all but `boundary_pool`, which Stash carved.
+  //   RESOURCE_EXHAUSTED  as Arena::CarvePool
+  static absl::StatusOr<LinkPools> Create(const StageJob& job, Pool* boundary_pool, Arena* arena);
+  // Bytes Create carves.
+  static int64_t CarvedBytes(const StageJob& job);
+};
+
+// The shape of a tied weight: [vocabulary, width].
+std::vector<int64_t> TieShape(const StageJob& job);
+
+// Sequence length when generating token `index`: the prompt and what was drawn, at most the
+// context.
+int64_t GenerateLength(const StageJob& job, int64_t index);
+
+// What `tag` must look like when it arrives at this stage, for Inbox.
+//   INVALID_ARGUMENT  why such a tensor is not expected here: wrong kind, stage, step, chunk or
+//                     micro-batch
+absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, const Tag& tag);
+
+}  // namespace headrace

@@ -1,0 +1,71 @@
+#include "worker/pipeline/stage_equipment.h"
+
+#include <utility>
+
+#include "common/status.h"
+#include "plan/stage_memory.h"
+
+namespace headrace {
+namespace {
+
+// What StageMemory predicts. Pools take address space for their own peaks, which for an unusual
+// list of actions may be more than the peak of all together; only what is in use counts as memory.
+int64_t ArenaBytes(const StageJob& job) {
+  const StageBytes bytes = StageMemory(job.shape, job.actions);
+  return bytes.weights + bytes.gradients + bytes.optimizer + bytes.workspace +
+         Stash::CarvedBytes(job.shape, job.actions) + LinkPools::CarvedBytes(job);
+}
+
+template <typename Read>
+v1::MemoryBytes ByKind(const Read& read) {
+  v1::MemoryBytes bytes;
+  bytes.set_weights(read(MemoryKind::kWeights));
+  bytes.set_gradients(read(MemoryKind::kGradients));
+  bytes.set_optimizer(read(MemoryKind::kOptimizer));
+  bytes.set_stash(read(MemoryKind::kStash));
+  bytes.set_workspace(read(MemoryKind::kWorkspace));
+  bytes.set_link(read(MemoryKind::kLink));
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StageEquipment>> StageEquipment::Create(const StageJob* job) {
+  std::unique_ptr<StageEquipment> equipment(new StageEquipment(job));
+  HEADRACE_RETURN_IF_ERROR(equipment->Carve());
+  return equipment;
+}
+
+absl::Status StageEquipment::Carve() {
+  HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(ArenaBytes(job_)));
+  ops_ = CreateCpuOps(job_.shape.threads);
+  HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena_.get(), ops_.get()));
+  if (!job_.generates) {
+    HEADRACE_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.training, &model_->parameters(),
+                                                            arena_.get(), ops_.get()));
+  }
+  HEADRACE_ASSIGN_OR_RETURN(
+      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get()));
+  HEADRACE_ASSIGN_OR_RETURN(pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get()));
+  inbox_ = std::make_unique<Inbox>(
+      [job = &job_, pools = pools_](const Tag& tag) { return Expect(*job, pools, tag); });
+  return absl::OkStatus();
+}
+
+absl::Status StageEquipment::OpenData(const std::string& path) {
+  HEADRACE_ASSIGN_OR_RETURN(tokens_, TokenFile::Open(path));
+  HEADRACE_ASSIGN_OR_RETURN(
+      sampler_, Sampler::Create(tokens_.get(), job_.data, job_.training.sequence_length(),
+                                job_.training.batch_size(), job_.shape.model.vocabulary));
+  return absl::OkStatus();
+}
+
+v1::MemoryBytes StageEquipment::PeakMemory() const {
+  return ByKind([this](MemoryKind kind) { return arena_->peak(kind); });
+}
+
+v1::MemoryBytes StageEquipment::MemoryInUse() const {
+  return ByKind([this](MemoryKind kind) { return arena_->in_use(kind); });
+}
+
+}  // namespace headrace

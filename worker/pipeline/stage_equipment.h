@@ -1,0 +1,66 @@
+// Everything one stage owns: memory, layers, optimizer, stash, pools, inbox and its view of the
+// data. Built once, before step 1, by the thread that will compute; nothing is allocated in a step.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/token_file.h"
+#include "headrace/v1/job.pb.h"
+#include "worker/backend/arena.h"
+#include "worker/backend/ops.h"
+#include "worker/data/sampler.h"
+#include "worker/layers/stage_model.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/pipeline/inbox.h"
+#include "worker/pipeline/link_pools.h"
+#include "worker/pipeline/stage_job.h"
+#include "worker/pipeline/stash.h"
+
+namespace headrace {
+
+class StageEquipment {
+ public:
+  // Carves all memory; weights are zero until somebody fills them. `job` must outlive the
+  // equipment.
+  //   RESOURCE_EXHAUSTED  names the tensor
+  static absl::StatusOr<std::unique_ptr<StageEquipment>> Create(const StageJob* job);
+  StageEquipment(const StageEquipment&) = delete;
+  StageEquipment& operator=(const StageEquipment&) = delete;
+
+  // The first and the last stage of a training job read the tokens at `path`. Errors as
+  // TokenFile::Open and Sampler::Create.
+  absl::Status OpenData(const std::string& path);
+
+  StageModel* model() { return model_.get(); }
+  Optimizer* optimizer() { return optimizer_.get(); }  // null when generating
+  Ops* ops() { return ops_.get(); }
+  Stash* stash() { return stash_.get(); }
+  Inbox* inbox() { return inbox_.get(); }
+  const LinkPools& pools() const { return pools_; }
+  const Sampler* sampler() const { return sampler_ ? &*sampler_ : nullptr; }
+
+  // What was in use at most so far, kind by kind.
+  v1::MemoryBytes PeakMemory() const;
+  v1::MemoryBytes MemoryInUse() const;
+
+ private:
+  explicit StageEquipment(const StageJob* job) : job_(*job) {}
+  absl::Status Carve();
+
+  const StageJob& job_;
+  // In the order of construction; what holds memory of another goes before it.
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<StageModel> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Stash> stash_;
+  LinkPools pools_;
+  std::unique_ptr<Inbox> inbox_;
+  std::unique_ptr<TokenFile> tokens_;
+  std::optional<Sampler> sampler_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,58 @@
+// What one stage has to do, checked and complete: worker/assignment.h makes it from what the
+// coordinator sent. Plain data, const once made.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "headrace/v1/cluster.pb.h"
+#include "headrace/v1/job.pb.h"
+#include "headrace/v1/worker.pb.h"
+#include "plan/action.h"
+#include "plan/stage_memory.h"
+
+namespace headrace {
+
+struct StageJob {
+  std::string job_id;
+  int64_t generation = 0;
+  std::vector<v1::Peer> peers;  // peers[k] serves stage k; own one included
+
+  StageShape shape;  // model, layers, stage, number of stages, credits
+  v1::TrainingSpec training;
+  v1::DataSpec data;
+  v1::Dataset dataset;
+  std::vector<Action> actions;
+  std::vector<MicroBatchShape> micro_batches;
+  std::vector<int64_t> first_sequence;  // of each micro-batch in its mini-batch
+  bool validates = false;               // there is a validation part, and evaluations are asked for
+
+  std::vector<v1::WeightsSlice> weights;  // initial; none: from the seed
+  bool generates = false;                 // run `generate` instead of training
+  v1::GenerateRequest generate;
+
+  absl::Duration wait_timeout = absl::Seconds(60);  // of one wait for a peer
+  bool hash_tensors = false;
+
+  int stage() const { return static_cast<int>(shape.stage); }
+  int num_stages() const { return static_cast<int>(shape.num_stages); }
+  bool first() const { return stage() == 0; }
+  bool last() const { return stage() == num_stages() - 1; }
+  // The head computes with the embedding's weight, which lives on another stage.
+  bool tie_crosses_stages() const { return shape.model.tied && num_stages() > 1; }
+  const std::string& worker() const { return peers[shape.stage].worker(); }
+  int num_micro_batches() const { return static_cast<int>(micro_batches.size()); }
+  // Of every activation and gradient of micro-batch `m`: [tokens, width].
+  std::vector<int64_t> BoundaryShape(int m) const {
+    return {micro_batches[m].tokens(), shape.model.width};
+  }
+  int64_t tokens() const {  // of a whole mini-batch
+    int64_t n = 0;
+    for (const MicroBatchShape& mb : micro_batches) n += mb.tokens();
+    return n;
+  }
+};
+
+}  // namespace headrace

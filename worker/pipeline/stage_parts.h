@@ -1,0 +1,34 @@
+// What the code of one stage computes with. All are borrowed, owned by the stage's runner, and used
+// by its one compute thread; only `cancelled` is set by others.
+#pragma once
+
+#include <atomic>
+
+#include "absl/status/status.h"
+#include "worker/backend/ops.h"
+#include "worker/data/sampler.h"
+#include "worker/layers/stage_model.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/stage_job.h"
+#include "worker/pipeline/stash.h"
+
+namespace headrace {
+
+struct StageParts {
+  StageModel* model = nullptr;
+  Optimizer* optimizer = nullptr;  // training
+  Ops* ops = nullptr;
+  Stash* stash = nullptr;
+  Exchange* exchange = nullptr;
+  const Sampler* sampler = nullptr;  // training: first and last stage
+  const std::atomic<bool>* cancelled = nullptr;
+
+  // CANCELLED once the stage was told to stop. Looked at between actions.
+  absl::Status CheckNotCancelled() const {
+    if (*cancelled) return absl::CancelledError("the stage was told to stop");
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace headrace

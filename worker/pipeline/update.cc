@@ -1,0 +1,139 @@
+#include "worker/pipeline/update.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kGo = 0, kStop = 1;
+
+const char* Spell(double value) {
+  if (std::isnan(value)) return "NaN";
+  return value > 0 ? "infinite" : "negative infinite";
+}
+
+}  // namespace
+
+double ClipScale(double clip_norm, double norm) {
+  if (clip_norm <= 0) return 1;
+  return std::min(1.0, clip_norm / (norm + 1e-6));
+}
+
+Update::Update(const StageJob* job, const StageParts& parts)
+    : job_(*job),
+      model_(parts.model),
+      optimizer_(parts.optimizer),
+      ops_(parts.ops),
+      exchange_(parts.exchange) {
+  if (!job_.shape.model.tied) return;
+  for (Parameter& parameter : model_->parameters()) {
+    if (parameter.borrowed) borrowed_ = &parameter;
+  }
+  // Layer 0 owns the tie: its first parameter is the token embedding.
+  if (job_.first()) tied_ = &model_->parameters().front();
+}
+
+absl::Status Update::JoinTie() {
+  if (borrowed_ != nullptr && tied_ != nullptr) {  // K = 1: the same sum, in the same order
+    float* g = tied_->gradient.f32();
+    ops_->Add(g, borrowed_->gradient.f32(), g, tied_->gradient.elements());
+    return absl::OkStatus();
+  }
+  if (borrowed_ != nullptr) {
+    HEADRACE_ASSIGN_OR_RETURN(Outgoing share,
+                              exchange_->Prepare(v1::MESSAGE_KIND_TIED_GRADIENT, TieShape(job_)));
+    std::memcpy(share.tensor.data, borrowed_->gradient.data, borrowed_->gradient.bytes());
+    return exchange_->Send(0, std::move(share));
+  }
+  if (tied_ != nullptr) {
+    HEADRACE_ASSIGN_OR_RETURN(const Received share, exchange_->Take(v1::MESSAGE_KIND_TIED_GRADIENT,
+                                                                    job_.num_stages() - 1));
+    float* g = tied_->gradient.f32();
+    ops_->Add(g, share.tensor.f32(), g, tied_->gradient.elements());
+  }
+  return absl::OkStatus();
+}
+
+double Update::AddSquaredNorms(double sum) {
+  bad_parameter_.clear();
+  for (const Parameter& parameter : model_->parameters()) {
+    if (parameter.borrowed) continue;
+    const double squared =
+        ops_->SquaredNorm(parameter.gradient.f32(), parameter.gradient.elements());
+    if (!std::isfinite(squared) && bad_parameter_.empty()) bad_parameter_ = parameter.spec.name;
+    sum += squared;
+  }
+  return sum;
+}
+
+absl::StatusOr<Decision> Update::Decide(int64_t step, double loss) {
+  double sum = 0;
+  if (!job_.first()) {
+    HEADRACE_ASSIGN_OR_RETURN(
+        const std::vector<double> partial,
+        exchange_->TakeNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() - 1));
+    sum = partial[0];
+  }
+  return AgreeAcrossStages(step, AddSquaredNorms(sum), loss);
+}
+
+absl::StatusOr<Decision> Update::AgreeAcrossStages(int64_t step, double sum, double loss) {
+  double verdict = std::isfinite(loss) && std::isfinite(sum) ? kGo : kStop;
+  if (!job_.last()) {
+    HEADRACE_RETURN_IF_ERROR(
+        exchange_->SendNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() + 1, {sum}));
+    HEADRACE_ASSIGN_OR_RETURN(const std::vector<double> decided,
+                              exchange_->TakeNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() + 1));
+    sum = decided[0];
+    loss = decided[1];
+    verdict = decided[2];
+  }
+  if (!job_.first()) {
+    HEADRACE_RETURN_IF_ERROR(
+        exchange_->SendNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() - 1, {sum, loss, verdict}));
+  }
+  Decision decision{loss, std::sqrt(sum), ""};
+  if (verdict != kGo) decision.stop_reason = StopReason(step, loss, decision.gradient_norm);
+  return decision;
+}
+
+std::string Update::StopReason(int64_t step, double loss, double norm) const {
+  if (!std::isfinite(loss)) {
+    return absl::StrCat("the loss became ", Spell(loss), " in step ", step);
+  }
+  if (!bad_parameter_.empty()) {
+    return absl::StrCat("the gradient of ", bad_parameter_, " became ", Spell(norm), " in step ",
+                        step);
+  }
+  return absl::StrCat("the gradient norm became ", Spell(norm), " in step ", step);
+}
+
+absl::Status Update::Apply(int64_t step, const Decision& decision) {
+  optimizer_->Step(step, ClipScale(job_.training.clip_norm(), decision.gradient_norm));
+  if (borrowed_ != nullptr && tied_ != nullptr) {
+    if (borrowed_->weight.data != tied_->weight.data) {
+      std::memcpy(borrowed_->weight.data, tied_->weight.data, tied_->weight.bytes());
+    }
+    return absl::OkStatus();
+  }
+  if (tied_ != nullptr) {
+    HEADRACE_ASSIGN_OR_RETURN(Outgoing weight,
+                              exchange_->Prepare(v1::MESSAGE_KIND_TIED_WEIGHTS, TieShape(job_)));
+    std::memcpy(weight.tensor.data, tied_->weight.data, tied_->weight.bytes());
+    return exchange_->Send(job_.num_stages() - 1, std::move(weight));
+  }
+  if (borrowed_ != nullptr) {
+    HEADRACE_ASSIGN_OR_RETURN(const Received weight,
+                              exchange_->Take(v1::MESSAGE_KIND_TIED_WEIGHTS, 0));
+    std::memcpy(borrowed_->weight.data, weight.tensor.data, borrowed_->weight.bytes());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace headrace

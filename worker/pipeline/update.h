@@ -1,0 +1,63 @@
+// The end of a mini-batch: from gradients summed over its micro-batches to new weights, as one
+// global decision (GPipe §2.2: "the gradients of all M micro-batches are accumulated and applied").
+//
+//        tie    last stage ──g_head──▶ stage 0                  g = g_embedding + g_head
+//       norm    stage 0 ─Σ─▶ stage 1 ─Σ─▶ … ─Σ─▶ last stage     one running sum, in layer order
+//   decision    stage 0 ◀─── stage 1 ◀─── … ◀─── last stage     norm², loss, go or stop
+//     update    every stage its own parameters, gradients times one scale (clipping)
+//        tie    stage 0 ──weight──▶ last stage
+//
+// Each arrow is one small message a step. The sum's order is that of the parameters, so its bits do
+// not depend on where stages begin.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/pipeline/stage_parts.h"
+
+namespace headrace {
+
+struct Decision {
+  double loss = 0;           // mean of the mini-batch, nats per token
+  double gradient_norm = 0;  // over all stages, before clipping
+  // Not empty: no stage applies this step, because the loss or the norm is not finite. Names the
+  // step and the first bad thing this stage knows.
+  std::string stop_reason;
+};
+
+// Owned by the compute thread.
+class Update {
+ public:
+  // `job` and all parts must outlive the update.
+  Update(const StageJob* job, const StageParts& parts);
+
+  // Gradients are complete once this returns: the tie's two shares are added on stage 0.
+  absl::Status JoinTie();
+  // `loss` counts on the last stage only. Errors of the exchange.
+  absl::StatusOr<Decision> Decide(int64_t step, double loss);
+  // New weights from the decision's gradients; the tied copy follows its owner.
+  absl::Status Apply(int64_t step, const Decision& decision);
+
+ private:
+  // Σ over this stage's own parameters, added to `sum` one by one.
+  double AddSquaredNorms(double sum);
+  absl::StatusOr<Decision> AgreeAcrossStages(int64_t step, double sum, double loss);
+  std::string StopReason(int64_t step, double loss, double norm) const;
+
+  const StageJob& job_;
+  StageModel* const model_;
+  Optimizer* const optimizer_;
+  Ops* const ops_;
+  Exchange* const exchange_;
+
+  Parameter* tied_ = nullptr;      // stage 0: the embedding's weight, if the model is tied
+  Parameter* borrowed_ = nullptr;  // last stage: the head's copy of it
+  std::string bad_parameter_;      // first own one whose norm is not finite in this step
+};
+
+// torch.nn.utils.clip_grad_norm_: min(1, clip_norm / (norm + 1e-6)); 1 if clip_norm is 0.
+double ClipScale(double clip_norm, double norm);
+
+}  // namespace headrace
