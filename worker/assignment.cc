@@ -1,0 +1,200 @@
+#include "worker/assignment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/flags.h"
+#include "common/sha256.h"
+#include "common/status.h"
+#include "plan/batch.h"
+#include "plan/model.h"
+#include "plan/schedule_check.h"
+
+namespace headrace {
+namespace {
+
+constexpr int64_t kDefaultCredits = 2;
+constexpr int64_t kDefaultEvalBatches = 4;
+constexpr double kDefaultValidationSplit = 0.1;
+constexpr int64_t kMaxCredits = 1024;
+constexpr int64_t kMaxWaitMs = 24 * 3600 * 1000;
+constexpr int64_t kMax31 = std::numeric_limits<int32_t>::max();
+
+template <typename... Args>
+absl::Status Bad(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+absl::Status CheckRange(const char* what, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return Bad(what, " is ", value, "; expected ", min, " to ", max);
+}
+
+// Stages cover the layers in order, without gap or overlap, each served by one peer.
+absl::Status CheckStages(const v1::StageAssignment& assignment, const Model& model) {
+  const int num_stages = assignment.plan().stage_size();
+  HEADRACE_RETURN_IF_ERROR(CheckRange("the number of stages", num_stages, 1, model.layers + 2));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("stage", assignment.stage(), 0, num_stages - 1));
+  if (assignment.peers_size() != num_stages) {
+    return Bad(num_stages, " stages, but ", assignment.peers_size(), " peers");
+  }
+  int64_t next = 0;
+  for (int k = 0; k < num_stages; ++k) {
+    const v1::StagePlan& stage = assignment.plan().stage(k);
+    if (stage.first_layer() != next || stage.end_layer() <= next ||
+        stage.end_layer() > model.layers + 2) {
+      return Bad("stage ", k, " has layers ", stage.first_layer(), " to ", stage.end_layer(),
+                 "; expected it to begin at ", next, " and end by ", model.layers + 2);
+    }
+    next = stage.end_layer();
+    if (assignment.peers(k).stage() != k || assignment.peers(k).worker().empty()) {
+      return Bad("peer ", k, " is '", assignment.peers(k).worker(), "' of stage ",
+                 assignment.peers(k).stage(), "; expected a worker for stage ", k);
+    }
+    if (num_stages > 1) HEADRACE_RETURN_IF_ERROR(CheckAddress(assignment.peers(k).address()));
+  }
+  if (next != model.layers + 2) {
+    return Bad("the stages end at layer ", next, " of ", model.layers + 2);
+  }
+  return absl::OkStatus();
+}
+
+// The largest tensor of a micro-batch stays far from overflowing a byte count.
+absl::Status CheckMicroBatchSize(const Model& model, int64_t sequences, int64_t length) {
+  const double widest = static_cast<double>(
+      std::max({8 * model.width, 4 * model.mlp_width, model.vocabulary, model.heads * length}));
+  const double values = static_cast<double>(sequences) * static_cast<double>(length) * widest;
+  if (values > 1e15 || sequences * length > kMax31) {
+    return Bad("a micro-batch of ", sequences, " sequences of ", length,
+               " tokens is too large for any worker");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTraining(const v1::StageAssignment& assignment, StageJob* job) {
+  job->training = assignment.spec().training();
+  v1::TrainingSpec& training = job->training;
+  HEADRACE_RETURN_IF_ERROR(CheckRange("training.steps", training.steps(), 1, kMax31));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("training.batch_size", training.batch_size(), 1, kMax31));
+  HEADRACE_RETURN_IF_ERROR(
+      CheckRange("training.micro_batches", training.micro_batches(), 1, 1 << 20));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("training.sequence_length", training.sequence_length(), 1,
+                                      job->shape.model.context));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("training.eval_every", training.eval_every(), 0, kMax31));
+  if (!training.has_eval_batches()) training.set_eval_batches(kDefaultEvalBatches);
+  HEADRACE_RETURN_IF_ERROR(
+      CheckRange("training.eval_batches", training.eval_batches(), 1, 1 << 20));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("micro-batches of one evaluation",
+                                      training.eval_batches() * training.micro_batches(), 1,
+                                      kMax31));
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
+                            SplitBatch(training.batch_size(), training.micro_batches()));
+  HEADRACE_RETURN_IF_ERROR(
+      CheckMicroBatchSize(job->shape.model, sizes.front(), training.sequence_length()));
+  int64_t first = 0;
+  for (int64_t size : sizes) {
+    job->micro_batches.push_back({size, training.sequence_length()});
+    job->first_sequence.push_back(first);
+    first += size;
+  }
+  const v1::DataSpec& data = assignment.spec().data();
+  const double split =
+      data.has_validation_split() ? data.validation_split() : kDefaultValidationSplit;
+  job->data = data;
+  job->validates = training.eval_every() > 0 && split > 0;
+  job->shape.largest = job->micro_batches.front();
+  job->shape.optimizer_moments = OptimizerMoments(training.optimizer());
+
+  HEADRACE_ASSIGN_OR_RETURN(job->actions,
+                            ParseActions(assignment.plan().stage(job->stage()).actions()));
+  return CheckActions(job->actions, job->stage(), job->num_micro_batches());
+}
+
+absl::Status ReadGenerate(const v1::StageAssignment& assignment, StageJob* job) {
+  job->generates = true;
+  job->generate = assignment.generate().request();
+  const v1::GenerateRequest& request = job->generate;
+  const Model& model = job->shape.model;
+  HEADRACE_RETURN_IF_ERROR(CheckRange("prompt tokens", request.prompt_size(), 1, 1 << 24));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("max_tokens", request.max_tokens(), 1, 1 << 24));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("top_k", request.top_k(), 0, kMax31));
+  if (!std::isfinite(request.temperature()) || request.temperature() < 0) {
+    return Bad("temperature is ", request.temperature(), "; expected a number from 0");
+  }
+  for (int64_t token : request.prompt()) {
+    HEADRACE_RETURN_IF_ERROR(CheckRange("a prompt token", token, 0, model.vocabulary - 1));
+  }
+  if (assignment.weights().empty()) return Bad("no weights to generate from");
+  const int64_t longest =
+      std::min<int64_t>(model.context, request.prompt_size() + request.max_tokens() - 1);
+  HEADRACE_RETURN_IF_ERROR(CheckMicroBatchSize(model, 1, longest));
+  job->micro_batches = {{1, longest}};
+  job->first_sequence = {0};
+  job->shape.largest = job->micro_batches.front();
+  job->shape.optimizer_moments = 0;
+  job->shape.training = false;
+  return absl::OkStatus();
+}
+
+absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
+  for (const v1::WeightsSlice& slice : assignment.weights()) {
+    if (!IsSha256(slice.sha256())) return Bad("weights '", slice.sha256(), "' are not a SHA-256");
+  }
+  if (!assignment.has_generate() && !IsSha256(assignment.dataset().sha256())) {
+    return Bad("dataset '", assignment.dataset().sha256(), "' is not a SHA-256");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMemory(const StageJob& job, const WorkerLimits& limits) {
+  const StageBytes need = StageMemory(job.shape, job.actions);
+  if (need.total() <= limits.memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("stage ", job.stage(), " needs ", FormatBytes(need.total()), " (weights ",
+                   FormatBytes(need.weights), ", gradients ", FormatBytes(need.gradients),
+                   ", optimizer ", FormatBytes(need.optimizer), ", stash ", FormatBytes(need.stash),
+                   ", workspace ", FormatBytes(need.workspace), ", link ", FormatBytes(need.link),
+                   "), worker ", job.worker(), " has ", FormatBytes(limits.memory_bytes)));
+}
+
+}  // namespace
+
+absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
+                                         const WorkerLimits& limits) {
+  StageJob job;
+  if (assignment.job_id().empty()) return Bad("no job id");
+  job.job_id = assignment.job_id();
+  job.generation = assignment.generation();
+  HEADRACE_ASSIGN_OR_RETURN(job.shape.model, ResolveModel(assignment.spec().model()));
+  HEADRACE_RETURN_IF_ERROR(CheckStages(assignment, job.shape.model));
+  job.peers.assign(assignment.peers().begin(), assignment.peers().end());
+  job.shape.stage = assignment.stage();
+  job.shape.num_stages = assignment.plan().stage_size();
+  job.shape.threads = limits.threads;
+  const v1::StagePlan& stage = assignment.plan().stage(job.stage());
+  const std::vector<LayerSpec> layers = BuildLayers(job.shape.model);
+  job.shape.layers.assign(layers.begin() + stage.first_layer(), layers.begin() + stage.end_layer());
+
+  const int64_t credits = assignment.spec().pipeline().credits();
+  job.shape.credits = credits == 0 ? kDefaultCredits : credits;
+  HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.credits", job.shape.credits, 1, kMaxCredits));
+  if (assignment.wait_timeout_ms() != 0) {
+    HEADRACE_RETURN_IF_ERROR(
+        CheckRange("wait_timeout_ms", assignment.wait_timeout_ms(), 1, kMaxWaitMs));
+    job.wait_timeout = absl::Milliseconds(assignment.wait_timeout_ms());
+  }
+  HEADRACE_RETURN_IF_ERROR(CheckBlobs(assignment));
+  job.dataset = assignment.dataset();
+  job.weights.assign(assignment.weights().begin(), assignment.weights().end());
+  job.hash_tensors = assignment.options().hash_tensors();
+  HEADRACE_RETURN_IF_ERROR(assignment.has_generate() ? ReadGenerate(assignment, &job)
+                                                     : ReadTraining(assignment, &job));
+  HEADRACE_RETURN_IF_ERROR(CheckMemory(job, limits));
+  return job;
+}
+
+}  // namespace headrace

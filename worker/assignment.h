@@ -1,0 +1,27 @@
+// Turns what the coordinator sent into a StageJob, or says what is wrong with it: a coordinator's
+// mistake must not crash a worker, and nothing is allocated for a stage that will not fit.
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "headrace/v1/worker.pb.h"
+#include "worker/pipeline/stage_job.h"
+
+namespace headrace {
+
+// What this worker has.
+struct WorkerLimits {
+  int64_t memory_bytes = 0;
+  int threads = 1;
+};
+
+//   INVALID_ARGUMENT    a field is missing, out of range or contradicts another; a bad action list
+//   RESOURCE_EXHAUSTED  the stage needs more memory than the worker has; names stage, kinds and
+//   bytes
+absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
+                                         const WorkerLimits& limits);
+
+}  // namespace headrace

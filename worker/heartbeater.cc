@@ -1,0 +1,134 @@
+#include "worker/heartbeater.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/grpc_status.h"
+#include "common/log.h"
+
+namespace headrace {
+namespace {
+
+constexpr absl::Duration kRegisterTime = absl::Seconds(2);
+constexpr absl::Duration kRegisterEvery = absl::Milliseconds(250);
+// What a coordinator may dictate.
+constexpr int64_t kMinHeartbeatMs = 10, kMaxHeartbeatMs = 60'000, kMaxLeaseMs = 600'000;
+
+}  // namespace
+
+Heartbeater::Heartbeater(v1::WorkerRegistryService::StubInterface* stub, v1::WorkerInfo self,
+                         HeartbeaterCallbacks callbacks)
+    : stub_(stub), self_(std::move(self)), callbacks_(std::move(callbacks)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Heartbeater::~Heartbeater() {
+  cancellation_.Cancel();
+  thread_.join();
+}
+
+void Heartbeater::Run() {
+  do {
+    if (!Register()) return;
+  } while (Beat());
+}
+
+bool Heartbeater::Register() {
+  std::optional<absl::Time> taken_since;
+  std::string last_complaint;
+  while (true) {
+    const absl::Status status = RegisterOnce();
+    if (status.ok()) {
+      LogInfo(absl::StrCat("registered as ", self_.name(), " at ", self_.address()));
+      return true;
+    }
+    if (absl::IsAlreadyExists(status)) {
+      if (!taken_since) taken_since = absl::Now();
+    } else {
+      taken_since.reset();
+    }
+    if (absl::IsInvalidArgument(status) ||
+        (taken_since && absl::Now() - *taken_since > kNameTakenFor)) {
+      callbacks_.refused(status);
+      return false;
+    }
+    const std::string complaint = absl::StrCat("cannot register: ", std::string(status.message()));
+    if (complaint != last_complaint) LogWarning(complaint);
+    last_complaint = complaint;
+    if (!lost_told_ && absl::Now() - answered_ > lease_) {
+      lost_told_ = true;
+      callbacks_.lost(absl::Now() - answered_);
+    }
+    if (!cancellation_.Pause(kRegisterEvery)) return false;
+  }
+}
+
+absl::Status Heartbeater::RegisterOnce() {
+  v1::RegisterWorkerRequest request;
+  *request.mutable_worker() = self_;
+  v1::RegisterWorkerResponse response;
+  const absl::Status status = Call(kRegisterTime, [&](grpc::ClientContext* context) {
+    return stub_->RegisterWorker(context, request, &response);
+  });
+  if (!status.ok()) return status;
+  heartbeat_ =
+      absl::Milliseconds(std::clamp(response.heartbeat_ms(), kMinHeartbeatMs, kMaxHeartbeatMs));
+  lease_ = std::max(2 * heartbeat_, absl::Milliseconds(std::min(response.lease_ms(), kMaxLeaseMs)));
+  answered_ = absl::Now();
+  lost_told_ = false;
+  return status;
+}
+
+bool Heartbeater::Beat() {
+  while (cancellation_.Pause(heartbeat_)) {
+    const absl::Status status = BeatOnce();
+    if (status.ok()) {
+      answered_ = absl::Now();
+      lost_told_ = false;
+      continue;
+    }
+    if (absl::IsNotFound(status)) {
+      LogWarning("the coordinator does not know this worker; registering again");
+      return true;
+    }
+    const absl::Duration silence = absl::Now() - answered_;
+    if (silence > lease_ && !lost_told_) {
+      lost_told_ = true;
+      LogWarning(absl::StrCat("no heartbeat answered for ", absl::FormatDuration(silence), ": ",
+                              std::string(status.message())));
+      callbacks_.lost(silence);
+    }
+  }
+  return false;
+}
+
+absl::Status Heartbeater::BeatOnce() {
+  v1::HeartbeatRequest request;
+  request.set_worker(self_.name());
+  request.set_instance(self_.instance());
+  int64_t generation = 0;
+  callbacks_.current(request.mutable_job_id(), &generation);
+  request.set_generation(generation);
+  v1::HeartbeatResponse response;
+  // A beat that gets no answer must leave time for another within the lease.
+  const absl::Status status = Call(lease_ / 2, [&](grpc::ClientContext* context) {
+    return stub_->Heartbeat(context, request, &response);
+  });
+  if (status.ok() && response.stop_stage() && !request.job_id().empty()) {
+    callbacks_.stop_stage(request.job_id(), generation);
+  }
+  return status;
+}
+
+absl::Status Heartbeater::Call(absl::Duration timeout,
+                               const std::function<grpc::Status(grpc::ClientContext*)>& call) {
+  grpc::ClientContext context;
+  const Cancellation::Call in_flight(&cancellation_, &context);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  return FromGrpc(call(&context));
+}
+
+}  // namespace headrace

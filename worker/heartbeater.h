@@ -1,0 +1,75 @@
+// Keeps this worker known to the coordinator: registers it, renews its lease, registers again when
+// the coordinator has forgotten it (NOT_FOUND), and says when the coordinator has been gone for
+// longer than a lease.
+//
+//              ┌──────────── NOT_FOUND ────────────┐
+//              ▼                                   │
+//   ──▶ registering ── registered ──▶ beating ─────┤
+//              ▲                                   │
+//              └─ no answer for a lease: on_lost ──┘
+//
+// Owns one thread, which makes all calls and callbacks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/cancellation.h"
+#include "headrace/v1/worker.grpc.pb.h"
+
+namespace headrace {
+
+struct HeartbeaterCallbacks {
+  // The job and generation this worker serves, for each beat; an empty id: free.
+  std::function<void(std::string* job_id, int64_t* generation)> current;
+  // The coordinator says that this stage belongs to no living generation.
+  std::function<void(const std::string& job_id, int64_t generation)> stop_stage;
+  // No beat was answered for `silence`, more than a lease. Called once each time that happens.
+  std::function<void(absl::Duration silence)> lost;
+  // Registration was refused for good (a bad request, or a living worker of the same name for
+  // longer than any lease): the program should end. The thread ends after this.
+  std::function<void(const absl::Status& why)> refused;
+};
+
+class Heartbeater {
+ public:
+  // A name is taken while the lease of a worker that just died runs out; longer than this, it is
+  // another living worker's.
+  static constexpr absl::Duration kNameTakenFor = absl::Seconds(5);
+
+  // Starts at once. `stub` must outlive the heartbeater.
+  Heartbeater(v1::WorkerRegistryService::StubInterface* stub, v1::WorkerInfo self,
+              HeartbeaterCallbacks callbacks);
+  ~Heartbeater();  // cancels a call in flight; waits for a callback
+
+ private:
+  void Run();
+  // True once registered; false: refused, or the object is being destroyed.
+  bool Register();
+  // Beats until it has to register again (true) or the object is being destroyed (false).
+  bool Beat();
+  absl::Status RegisterOnce();
+  absl::Status BeatOnce();
+  // Makes one call that ends by `timeout` or with the object.
+  absl::Status Call(absl::Duration timeout,
+                    const std::function<grpc::Status(grpc::ClientContext*)>& call);
+
+  v1::WorkerRegistryService::StubInterface* const stub_;
+  const v1::WorkerInfo self_;
+  const HeartbeaterCallbacks callbacks_;
+
+  // The thread's own.
+  absl::Duration heartbeat_ = absl::Milliseconds(500);
+  absl::Duration lease_ = absl::Seconds(2);
+  absl::Time answered_;    // last time the coordinator answered
+  bool lost_told_ = true;  // nothing to lose before the first registration
+
+  Cancellation cancellation_;
+  std::thread thread_;
+};
+
+}  // namespace headrace

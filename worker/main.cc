@@ -1,0 +1,241 @@
+// headrace-worker: serves one stage of one job at a time. Flags and signals only.
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/channel.h"
+#include "common/flags.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "common/status.h"
+#include "worker/advertise.h"
+#include "worker/backend/cpu/measure.h"
+#include "worker/backend/device.h"
+#include "worker/heartbeater.h"
+#include "worker/service.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr double kDefaultMemoryShare = 0.8;
+constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
+
+struct Flags {
+  std::string coordinator, name, listen = "0.0.0.0:0", advertise, device = "auto", memory_limit,
+                                 data_dir, metrics;
+  int threads = 1;
+  int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
+  bool die_with_parent = false;
+};
+
+std::string DefaultName() {
+  char host[HOST_NAME_MAX + 1] = "worker";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, "-", getpid());
+}
+
+std::string DefaultDataDir(const std::string& name) {
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0') {
+    return absl::StrCat(state, "/headrace/workers/", name);
+  }
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home != nullptr ? home : "/tmp", "/.local/state/headrace/workers/", name);
+}
+
+// Two libraries with threads of their own that spin while they wait halve each other's speed, and
+// GNU OpenMP reads this once, before main.
+void ReexecWithPassiveWaiting(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  char self[PATH_MAX] = "";
+  const ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
+  if (size > 0) execv(self, argv);
+  LogWarning("cannot restart with OMP_WAIT_POLICY=passive; several threads may be slow");
+}
+
+void DefineFlags(CLI::App* app, Flags* flags) {
+  app->set_version_flag("--version", "headrace-worker " HEADRACE_VERSION);
+  app->add_option("--coordinator", flags->coordinator,
+                  "Address of the coordinator: host:port or unix:/path")
+      ->required();
+  app->add_option("--name", flags->name,
+                  "Name among the workers; default: host name and process id");
+  app->add_option("--listen", flags->listen,
+                  "Address to serve at: host:port (port 0: any) or unix:/path")
+      ->capture_default_str();
+  app->add_option(
+      "--advertise", flags->advertise,
+      "Address others reach this worker at; default: --listen, or the local address towards "
+      "the coordinator");
+  app->add_option("--device", flags->device, "auto or cpu")
+      ->check(CLI::IsMember({"auto", "cpu"}))
+      ->capture_default_str();
+  app->add_option("--memory-limit", flags->memory_limit,
+                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available");
+  app->add_option("--threads", flags->threads, "Threads that compute")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_option("--data-dir", flags->data_dir,
+                  "Folder for blobs; default: ~/.local/state/headrace/workers/NAME");
+  app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port");
+  app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process ends");
+}
+
+// What is wrong with a flag, after CLI11's own checks.
+absl::Status CheckFlags(Flags* flags) {
+  HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->coordinator), "--coordinator"));
+  HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->listen), "--listen"));
+  if (!flags->advertise.empty()) {
+    HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->advertise), "--advertise"));
+  }
+  if (flags->name.empty()) flags->name = DefaultName();
+  if (flags->name.size() > 128 || flags->name.find_first_of("/ \t\n") != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
+  }
+  if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
+  if (flags->memory_limit.empty()) return absl::OkStatus();
+  const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
+  HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
+  flags->memory_bytes = *bytes;
+  return absl::OkStatus();
+}
+
+// All but the address, which is known once the server listens.
+absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
+  HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
+  v1::WorkerInfo self;
+  self.set_name(flags.name);
+  self.set_device(device.kind);
+  self.set_device_name(device.name);
+  self.set_memory_limit_bytes(
+      flags.memory_bytes > 0 ? flags.memory_bytes
+                             : static_cast<int64_t>(kDefaultMemoryShare *
+                                                    static_cast<double>(device.available_bytes)));
+  self.set_threads(flags.threads);
+  self.set_flops_per_second(MeasureFlops(flags.threads));
+  self.set_version(HEADRACE_VERSION);
+  std::random_device random;
+  self.set_instance(absl::StrFormat("%08x%08x", random(), random()));
+  return self;
+}
+
+// Set by the heartbeat thread before it raises SIGTERM, read after.
+struct Refusal {
+  absl::Mutex mu;
+  absl::Status why ABSL_GUARDED_BY(mu);
+};
+
+HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, Refusal* refusal) {
+  HeartbeaterCallbacks callbacks;
+  callbacks.current = [service](std::string* job_id, int64_t* generation) {
+    service->Current(job_id, generation);
+  };
+  callbacks.stop_stage = [service](const std::string& job_id, int64_t generation) {
+    service->EndStage(job_id, generation);
+  };
+  callbacks.lost = [service, coordinator = flags.coordinator](absl::Duration silence) {
+    service->EndAnyStage(absl::StrFormat("lost the coordinator at %s: no answer for %.1f s",
+                                         coordinator, absl::ToDoubleSeconds(silence)),
+                         absl::InfinitePast());
+  };
+  callbacks.refused = [refusal](const absl::Status& why) {
+    absl::MutexLock lock(&refusal->mu);
+    refusal->why = why;
+    kill(getpid(), SIGTERM);
+  };
+  return callbacks;
+}
+
+absl::Status Serve(const Flags& flags) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerMetrics> metrics,
+                            WorkerMetrics::Create(flags.metrics));
+  const auto channel = MakeChannel(flags.coordinator, ChannelUse::kControl);
+  const auto registry = v1::WorkerRegistryService::NewStub(channel);
+  // Blobs on a connection of their own: they must not hold up heartbeats.
+  const auto blobs =
+      v1::CoordinatorService::NewStub(MakeChannel(flags.coordinator, ChannelUse::kTensors));
+
+  HEADRACE_ASSIGN_OR_RETURN(v1::WorkerInfo self, DescribeSelf(flags));
+  StageDirectory directory;
+  Reporter reporter(registry.get(), flags.name, self.instance());
+  WorkerContext context;
+  context.limits = {self.memory_limit_bytes(), flags.threads};
+  context.data_dir = flags.data_dir;
+  context.coordinator = blobs.get();
+  context.reporter = &reporter;
+  context.directory = &directory;
+  context.metrics = metrics.get();
+  WorkerService service(flags.name, context);
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  HEADRACE_RETURN_IF_ERROR(AddListener(&builder, flags.listen, &port));
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen at ", flags.listen));
+  }
+  HEADRACE_ASSIGN_OR_RETURN(
+      *self.mutable_address(),
+      AdvertisedAddress(flags.advertise, flags.listen, port, flags.coordinator));
+  LogInfo(absl::StrCat("serving at ", self.address(), ", ", FormatBytes(self.memory_limit_bytes()),
+                       ", ", flags.threads, " thread(s), ", FormatCount(self.flops_per_second()),
+                       "FLOP/s"));
+  Refusal refusal;
+  {
+    const Heartbeater heartbeater(registry.get(), self, MakeCallbacks(flags, &service, &refusal));
+    WaitForSignal();
+  }
+  const absl::Time deadline = absl::Now() + kShutdownTime;
+  const bool ended = service.EndAnyStage("the worker was told to end", deadline);
+  (void)reporter.Flush(absl::Now() + absl::Milliseconds(200));
+  // An action that computes for longer than this cannot be interrupted; the process can.
+  if (!ended) _exit(0);
+  server->Shutdown(absl::ToChronoTime(deadline));
+  absl::MutexLock lock(&refusal.mu);
+  return refusal.why;
+}
+
+int Main(int argc, char** argv) {
+  ReexecWithPassiveWaiting(argv);
+  TuneMalloc();
+  BlockSignals();
+  Flags flags;
+  CLI::App app("Serves stages of training jobs for a Headrace coordinator.", "headrace-worker");
+  DefineFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kExitUsage;
+  }
+  if (const absl::Status status = CheckFlags(&flags); !status.ok()) {
+    std::cerr << "headrace-worker: " << status.message() << "\n";
+    return kExitUsage;
+  }
+  if (flags.die_with_parent) DieWithParent();
+  SetLogSource(absl::StrCat("worker ", flags.name));
+  const absl::Status status = Serve(flags);
+  if (status.ok()) return 0;
+  LogError(std::string(status.message()));
+  return 1;
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) { return headrace::Main(argc, argv); }

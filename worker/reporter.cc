@@ -1,0 +1,113 @@
+#include "worker/reporter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/grpc_status.h"
+#include "common/log.h"
+
+namespace headrace {
+namespace {
+
+// One message stays below gRPC's default limit of 4 MiB, unless one event alone is larger.
+constexpr int64_t kBatchBytes = 1 << 20;
+constexpr absl::Duration kCallTime = absl::Seconds(2);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+
+}  // namespace
+
+Reporter::Reporter(v1::WorkerRegistryService::StubInterface* stub, std::string worker,
+                   std::string instance)
+    : stub_(stub), worker_(std::move(worker)), instance_(std::move(instance)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Reporter::~Reporter() {
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  cancellation_.Cancel();
+  thread_.join();
+}
+
+absl::Status Reporter::Report(v1::StageEvent event) {
+  event.set_unix_seconds(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  const int64_t bytes = static_cast<int64_t>(event.ByteSizeLong());
+  absl::MutexLock lock(&mu_);
+  if (queued_bytes_ + bytes > kCapacityBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(queued_bytes_, " bytes of events wait for the coordinator already"));
+  }
+  event.set_sequence(++last_sequence_);
+  queued_bytes_ += bytes;
+  queue_.push_back({std::move(event), bytes});
+  return absl::OkStatus();
+}
+
+absl::Status Reporter::Flush(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto empty = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return queue_.empty(); };
+  if (mu_.AwaitWithDeadline(absl::Condition(&empty), deadline)) return absl::OkStatus();
+  return absl::DeadlineExceededError("events still wait for the coordinator");
+}
+
+void Reporter::Run() {
+  while (true) {
+    const v1::ReportEventsRequest batch = NextBatch();
+    if (batch.events().empty() || !Deliver(batch)) return;
+    Drop(batch.events_size());
+  }
+}
+
+v1::ReportEventsRequest Reporter::NextBatch() {
+  v1::ReportEventsRequest request;
+  request.set_worker(worker_);
+  request.set_instance(instance_);
+  absl::MutexLock lock(&mu_);
+  const auto ready = [this]()
+                         ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closed_ || !queue_.empty(); };
+  mu_.Await(absl::Condition(&ready));
+  if (closed_) return request;
+  int64_t bytes = 0;
+  for (const Queued& queued : queue_) {
+    bytes += queued.bytes;
+    if (bytes > kBatchBytes && request.events_size() > 0) break;
+    *request.add_events() = queued.event;
+  }
+  return request;
+}
+
+bool Reporter::Deliver(const v1::ReportEventsRequest& request) {
+  absl::Duration pause = kFirstPause;
+  while (!cancellation_.cancelled()) {
+    grpc::ClientContext context;
+    const Cancellation::Call call(&cancellation_, &context);
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kCallTime));
+    v1::ReportEventsResponse response;
+    const absl::Status status = FromGrpc(stub_->ReportEvents(&context, request, &response));
+    if (status.ok()) return true;
+    // A coordinator that cannot make sense of an event never will; kept, it would hold back the
+    // rest.
+    if (absl::IsInvalidArgument(status)) {
+      LogError(absl::StrCat("the coordinator refused events: ", status.message()));
+      return true;
+    }
+    cancellation_.Pause(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return false;
+}
+
+void Reporter::Drop(int count) {
+  absl::MutexLock lock(&mu_);
+  for (int i = 0; i < count; ++i) {
+    queued_bytes_ -= queue_.front().bytes;
+    queue_.pop_front();
+  }
+}
+
+}  // namespace headrace

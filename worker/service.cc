@@ -1,0 +1,97 @@
+#include "worker/service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/grpc_status.h"
+#include "common/log.h"
+#include "worker/assignment.h"
+
+namespace headrace {
+
+WorkerService::WorkerService(std::string worker, const WorkerContext& context)
+    : GrpcStageService(context.directory), worker_(std::move(worker)), context_(context) {}
+
+std::shared_ptr<StageRunner> WorkerService::current() const {
+  absl::MutexLock lock(&mu_);
+  return current_;
+}
+
+grpc::Status WorkerService::AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
+                                        v1::AssignStageResponse*) {
+  absl::StatusOr<StageJob> job = CheckAssignment(request->assignment(), context_.limits);
+  if (!job.ok()) return ToGrpc(job.status());
+  if (job->worker() != worker_) {
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            absl::StrCat("stage ", job->stage(), " is for worker ", job->worker(), ", this is ",
+                         worker_)};
+  }
+  std::shared_ptr<StageRunner> previous;  // destroyed, joined, after the lock
+  absl::MutexLock lock(&mu_);
+  if (current_ != nullptr && !current_->done()) {
+    if (current_->job_id() == job->job_id && current_->generation() == job->generation) {
+      return grpc::Status::OK;
+    }
+    return {grpc::StatusCode::FAILED_PRECONDITION,
+            absl::StrCat("worker ", worker_, " is busy with job ", current_->job_id())};
+  }
+  LogInfo(absl::StrCat("job ", job->job_id, ": assigned stage ", job->stage(), " of ",
+                       job->num_stages()));
+  previous = std::move(current_);
+  current_ = std::make_shared<StageRunner>(*std::move(job), context_);
+  return grpc::Status::OK;
+}
+
+grpc::Status WorkerService::StartStage(grpc::ServerContext*, const v1::StartStageRequest* request,
+                                       v1::StartStageResponse*) {
+  const std::shared_ptr<StageRunner> runner = current();
+  if (runner == nullptr || runner->job_id() != request->job_id() ||
+      runner->generation() != request->generation()) {
+    return {grpc::StatusCode::NOT_FOUND,
+            absl::StrCat("worker ", worker_, " has no stage of job ", request->job_id(),
+                         ", generation ", request->generation())};
+  }
+  return ToGrpc(runner->Start());
+}
+
+grpc::Status WorkerService::StopStage(grpc::ServerContext*, const v1::StopStageRequest* request,
+                                      v1::StopStageResponse* response) {
+  const std::shared_ptr<StageRunner> runner = current();
+  if (runner == nullptr || runner->job_id() != request->job_id() ||
+      runner->generation() > request->generation()) {
+    return grpc::Status::OK;
+  }
+  if (!runner->done()) {
+    LogInfo(absl::StrCat("job ", request->job_id(), ": told to stop: ", request->reason()));
+  }
+  *response->mutable_flight_record() = runner->flight_record();
+  runner->Stop("");
+  if (!runner->AwaitDone(absl::Now() + kStopTime)) {
+    LogWarning(absl::StrCat("job ", request->job_id(), ": still ending after ",
+                            absl::FormatDuration(kStopTime)));
+  }
+  return grpc::Status::OK;
+}
+
+void WorkerService::Current(std::string* job_id, int64_t* generation) const {
+  const std::shared_ptr<StageRunner> runner = current();
+  if (runner == nullptr || runner->done()) return;
+  *job_id = runner->job_id();
+  *generation = runner->generation();
+}
+
+void WorkerService::EndStage(const std::string& job_id, int64_t generation) {
+  const std::shared_ptr<StageRunner> runner = current();
+  if (runner == nullptr || runner->job_id() != job_id || runner->generation() != generation) return;
+  runner->Stop("");
+}
+
+bool WorkerService::EndAnyStage(const std::string& fault, absl::Time deadline) {
+  const std::shared_ptr<StageRunner> runner = current();
+  if (runner == nullptr) return true;
+  runner->Stop(fault);
+  return runner->AwaitDone(deadline);
+}
+
+}  // namespace headrace

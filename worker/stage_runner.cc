@@ -1,0 +1,394 @@
+#include "worker/stage_runner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/blob_transfer.h"
+#include "common/file.h"
+#include "common/flags.h"
+#include "common/log.h"
+#include "common/status.h"
+#include "worker/checkpoint/weights_slice.h"
+#include "worker/pipeline/generate.h"
+
+namespace headrace {
+namespace {
+
+// Stages connect when all of them are ready, so a peer that does not answer in this time is gone.
+constexpr absl::Duration kConnectTime = absl::Seconds(5);
+constexpr absl::Duration kFinishTime = absl::Seconds(5);
+
+// A transfer slower than 1 MiB/s, after a minute's grace for retries, is not one to wait for.
+absl::Time TransferDeadline(int64_t bytes) {
+  return absl::Now() + absl::Minutes(1) + absl::Seconds(bytes >> 20);
+}
+
+std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
+  const StageBytes plan = StageMemory(job.shape, job.actions);
+  const auto kind = [](const char* name, int64_t measured, int64_t predicted) {
+    return absl::StrCat(name, " ", measured, " of ", predicted);
+  };
+  return absl::StrCat("stage ", job.stage(),
+                      " after step 2: bytes at most in use, of those predicted: ",
+                      kind("weights", peak.weights(), plan.weights), ", ",
+                      kind("gradients", peak.gradients(), plan.gradients), ", ",
+                      kind("optimizer", peak.optimizer(), plan.optimizer), ", ",
+                      kind("stash", peak.stash(), plan.stash), ", ",
+                      kind("workspace", peak.workspace(), plan.workspace), ", ",
+                      kind("link", peak.link(), plan.link));
+}
+
+v1::LinkInfo DescribeLink(int from_stage, const v1::Peer& to) {
+  v1::LinkInfo link;
+  link.set_from_stage(from_stage);
+  link.set_to_stage(to.stage());
+  link.set_transport("grpc");
+  link.set_address(to.address());
+  link.set_reason(absl::StartsWith(to.address(), "unix:")
+                      ? "the receiver listens on a Unix socket of this host"
+                      : "the receiver listens on TCP");
+  return link;
+}
+
+}  // namespace
+
+StageRunner::StageRunner(StageJob job, const WorkerContext& context)
+    : job_(std::move(job)), context_(context) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+StageRunner::~StageRunner() {
+  Stop("");
+  thread_.join();
+}
+
+absl::Status StageRunner::Start() {
+  absl::MutexLock lock(&mu_);
+  if (stopped_ || done_) return absl::FailedPreconditionError("the stage has ended");
+  if (!ready_) return absl::FailedPreconditionError("the stage is not ready yet");
+  if (started_) return absl::FailedPreconditionError("the stage was started already");
+  started_ = true;
+  return absl::OkStatus();
+}
+
+void StageRunner::Stop(const std::string& fault) {
+  std::shared_ptr<Outbox> outbox;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!stopped_) stop_fault_ = fault;
+    stopped_ = true;
+    cancelled_ = true;
+    if (inbox_ != nullptr) inbox_->Close();
+    outbox = outbox_;
+  }
+  cancellation_.Cancel();
+  if (outbox != nullptr) outbox->Close();
+}
+
+bool StageRunner::AwaitDone(absl::Time deadline) const {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithDeadline(absl::Condition(&done_), deadline);
+}
+
+v1::FlightRecord StageRunner::flight_record() const {
+  v1::FlightRecord record;
+  record.set_worker(job_.worker());
+  record.set_stage(job_.stage());
+  for (std::string& entry : recorder_.Entries()) record.add_entries(std::move(entry));
+  return record;
+}
+
+void StageRunner::Run() {
+  context_.metrics->Serving(true);
+  recorder_.Record(absl::StrCat("preparing stage ", job_.stage(), " of job ", job_.job_id));
+  absl::StatusOr<std::unique_ptr<StageEquipment>> equipment = StageEquipment::Create(&job_);
+  if (equipment.ok()) {
+    ReportFault(RunStage(equipment->get()));
+    TearDown(equipment->get());
+    equipment->reset();
+  } else {
+    ReportFault(equipment.status());
+  }
+  context_.metrics->Serving(false);
+  context_.metrics->MemoryInUse({});
+  LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ended"));
+  absl::MutexLock lock(&mu_);
+  done_ = true;
+}
+
+absl::Status StageRunner::RunStage(StageEquipment* equipment) {
+  {
+    absl::MutexLock lock(&mu_);
+    inbox_ = equipment->inbox();
+    if (stopped_) inbox_->Close();
+  }
+  HEADRACE_RETURN_IF_ERROR(Prepare(equipment));
+  HEADRACE_RETURN_IF_ERROR(AwaitStart());
+  HEADRACE_RETURN_IF_ERROR(Connect(equipment));
+  return Work(equipment);
+}
+
+absl::Status StageRunner::Prepare(StageEquipment* equipment) {
+  const absl::Time start = absl::Now();
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  HEADRACE_RETURN_IF_ERROR(FetchWeights(equipment));
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  HEADRACE_RETURN_IF_ERROR(FetchData(equipment));
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  context_.metrics->MemoryInUse(equipment->MemoryInUse());
+
+  // From here on neighbours may connect: they do so once all stages are ready.
+  context_.directory->Enter(
+      {job_.job_id, job_.generation, job_.stage(), static_cast<int>(job_.shape.credits)},
+      equipment->inbox());
+  {
+    absl::MutexLock lock(&mu_);
+    ready_ = true;
+  }
+  recorder_.Record("ready");
+  v1::StageEvent event;
+  event.mutable_ready();
+  for (const v1::Peer& peer : Receivers()) {
+    *event.mutable_ready()->add_links() = DescribeLink(job_.stage(), peer);
+  }
+  HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
+  LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ready after ",
+                       absl::FormatDuration(absl::Now() - start)));
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::FetchWeights(StageEquipment* equipment) {
+  if (job_.weights.empty()) {
+    recorder_.Record("drawing initial weights");
+    equipment->model()->Initialise(job_.training.seed());
+    return absl::OkStatus();
+  }
+  const int64_t first = job_.shape.layers.front().index, last = job_.shape.layers.back().index;
+  const bool borrows = job_.shape.model.tied && job_.last();
+  std::vector<std::string> paths;
+  for (const v1::WeightsSlice& slice : job_.weights) {
+    const bool ours = slice.first_layer() <= last && slice.end_layer() > first;
+    const bool tied = borrows && slice.first_layer() == 0;
+    if (!ours && !tied) continue;
+    HEADRACE_ASSIGN_OR_RETURN(std::string path, Download(slice.sha256(), slice.size_bytes()));
+    paths.push_back(std::move(path));
+  }
+  recorder_.Record("loading weights");
+  return LoadWeights(paths, &equipment->model()->parameters());
+}
+
+absl::Status StageRunner::FetchData(StageEquipment* equipment) {
+  if (job_.generates || (!job_.first() && !job_.last())) return absl::OkStatus();
+  HEADRACE_ASSIGN_OR_RETURN(
+      const std::string path,
+      Download(job_.dataset.sha256(), job_.dataset.num_tokens() * job_.dataset.token_bytes()));
+  return equipment->OpenData(path);
+}
+
+absl::StatusOr<std::string> StageRunner::Download(const std::string& sha256, int64_t bytes) {
+  const std::string folder = absl::StrCat(context_.data_dir, "/blobs");
+  HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder));
+  std::string path = absl::StrCat(folder, "/", sha256);
+  recorder_.Record(absl::StrCat("fetching blob ", sha256));
+  HEADRACE_RETURN_IF_ERROR(
+      DownloadBlob(context_.coordinator, sha256, path, TransferDeadline(bytes), &cancellation_));
+  return path;
+}
+
+// Without a deadline of its own: other stages may still be fetching their data. The coordinator
+// starts or stops the stage, and the heartbeater stops it if the coordinator is gone.
+absl::Status StageRunner::AwaitStart() {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return started_ || stopped_; };
+    mu_.Await(absl::Condition(&told));
+  }
+  return CheckNotStopped();
+}
+
+std::vector<v1::Peer> StageRunner::Receivers() const {
+  const int stage = job_.stage(), last = job_.num_stages() - 1;
+  std::set<int> receivers;
+  if (stage < last) receivers.insert(stage + 1);
+  if (stage > 0 && !job_.generates) receivers.insert(stage - 1);
+  // The tie's gradient and the token go from the last stage to stage 0, the tied weight back.
+  const bool ends_talk = job_.generates ? stage == last : job_.shape.model.tied;
+  if (ends_talk && stage == last && last > 0) receivers.insert(0);
+  if (ends_talk && stage == 0 && last > 0 && !job_.generates) receivers.insert(last);
+  std::vector<v1::Peer> peers;
+  for (int k : receivers) peers.push_back(job_.peers[k]);
+  return peers;
+}
+
+absl::Status StageRunner::Connect(StageEquipment* equipment) {
+  recorder_.Record("connecting");
+  Inbox* inbox = equipment->inbox();
+  const LinkContext link{job_.job_id, job_.generation, job_.stage(),
+                         static_cast<int>(job_.shape.credits)};
+  // A stage that cannot be written to is lost for reading too.
+  const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
+  HEADRACE_ASSIGN_OR_RETURN(
+      std::shared_ptr<Outbox> outbox,
+      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost));
+  {
+    absl::MutexLock lock(&mu_);
+    outbox_ = outbox;
+  }
+  exchange_ =
+      std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_);
+  recorder_.Record("connected");
+  return CheckNotStopped();
+}
+
+absl::Status StageRunner::Work(StageEquipment* equipment) {
+  StageParts parts;
+  parts.model = equipment->model();
+  parts.optimizer = equipment->optimizer();
+  parts.ops = equipment->ops();
+  parts.stash = equipment->stash();
+  parts.exchange = exchange_.get();
+  parts.sampler = equipment->sampler();
+  parts.cancelled = &cancelled_;
+
+  v1::StageEvent event;
+  v1::StageFinished* finished = event.mutable_finished();
+  if (job_.generates) {
+    HEADRACE_RETURN_IF_ERROR(Generate(job_, parts, [this](int32_t token) {
+      v1::StageEvent drawn;
+      drawn.set_token(token);
+      if (const absl::Status status = Report(std::move(drawn)); !status.ok()) Stop("");
+    }));
+  } else {
+    Executor executor(&job_, parts);
+    HEADRACE_RETURN_IF_ERROR(Train(equipment, &executor, finished));
+  }
+  std::shared_ptr<Outbox> outbox;
+  {
+    absl::MutexLock lock(&mu_);
+    outbox = outbox_;
+  }
+  // Everything sent was taken, or the steps would not be over: if a neighbour is gone by now, that
+  // is its own affair.
+  if (const absl::Status status = outbox->Finish(absl::Now() + kFinishTime); !status.ok()) {
+    LogWarning(
+        absl::StrCat("job ", job_.job_id, ": links did not end in order: ", status.message()));
+  }
+  if (!job_.generates) HEADRACE_RETURN_IF_ERROR(Save(equipment, finished));
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  *finished->mutable_peak_memory() = equipment->PeakMemory();
+  recorder_.Record("finished");
+  return Report(std::move(event));
+}
+
+absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
+                                v1::StageFinished* finished) {
+  int64_t sent = 0, received = 0;
+  for (int64_t step = 1; step <= job_.training.steps(); ++step) {
+    HEADRACE_ASSIGN_OR_RETURN(StepOutcome outcome, executor->RunStep(step));
+    context_.metrics->StepDone(outcome.report.seconds());
+    context_.metrics->MemoryInUse(equipment->MemoryInUse());
+    context_.metrics->LinkBytes(
+        exchange_->sent_bytes() - std::exchange(sent, exchange_->sent_bytes()),
+        exchange_->received_bytes() - std::exchange(received, exchange_->received_bytes()));
+    if (!outcome.stop_reason.empty()) {
+      finished->set_stop_reason(outcome.stop_reason);
+      return absl::OkStatus();
+    }
+    finished->set_weights_step(step);
+    v1::StageEvent event;
+    *event.mutable_step() = std::move(outcome.report);
+    HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
+    if (step == 2) ReportLog(MemoryLine(job_, equipment->PeakMemory()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::Save(StageEquipment* equipment, v1::StageFinished* finished) {
+  recorder_.Record("saving weights");
+  const std::string folder = absl::StrCat(context_.data_dir, "/slices");
+  HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder));
+  const std::string path = absl::StrCat(folder, "/", job_.job_id, "-", job_.generation, "-stage-",
+                                        job_.stage(), ".safetensors");
+  const absl::Cleanup remove = [&path] { std::remove(path.c_str()); };
+  HEADRACE_ASSIGN_OR_RETURN(*finished->mutable_weights(),
+                            WriteWeightsSlice(path, equipment->model()->parameters()));
+  finished->mutable_weights()->set_first_layer(job_.shape.layers.front().index);
+  finished->mutable_weights()->set_end_layer(job_.shape.layers.back().index + 1);
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  return UploadBlob(context_.coordinator, path, finished->weights().sha256(),
+                    TransferDeadline(finished->weights().size_bytes()), &cancellation_);
+}
+
+void StageRunner::TearDown(StageEquipment* equipment) {
+  std::shared_ptr<Outbox> outbox;
+  {
+    absl::MutexLock lock(&mu_);
+    inbox_ = nullptr;
+    outbox = std::move(outbox_);
+    outbox_ = nullptr;
+  }
+  // What holds slots of the arena goes first, then what fills them.
+  if (outbox != nullptr) outbox->Close();
+  context_.directory->Leave(job_.job_id, job_.generation);
+  equipment->inbox()->Close();
+  exchange_.reset();
+}
+
+void StageRunner::ReportFault(const absl::Status& status) {
+  if (status.ok()) return;
+  std::string sentence(status.message());
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_) {
+      if (stop_fault_.empty()) return;  // the coordinator stopped it
+      sentence = stop_fault_;
+    }
+  }
+  const std::string who = absl::StrCat("worker ", job_.worker(), ", stage ", job_.stage());
+  if (!absl::StartsWith(sentence, who)) sentence = absl::StrCat(who, ": ", sentence);
+  LogError(absl::StrCat("job ", job_.job_id, ": ", sentence));
+  recorder_.Record(sentence);
+
+  v1::StageEvent event;
+  v1::StageFailed* failed = event.mutable_failed();
+  failed->set_reason(sentence);
+  if (exchange_ != nullptr) {
+    failed->set_step(exchange_->position().step);
+    failed->set_micro_batch(std::max(0, exchange_->position().micro_batch));
+    const int blamed = exchange_->blamed_stage();
+    if (blamed >= 0) failed->set_blamed_worker(job_.peers[blamed].worker());
+  }
+  *failed->mutable_flight_record() = flight_record();
+  if (const absl::Status told = Report(std::move(event)); !told.ok()) {
+    LogError(absl::StrCat("cannot report the fault: ", told.message()));
+  }
+}
+
+absl::Status StageRunner::Report(v1::StageEvent event) {
+  event.set_job_id(job_.job_id);
+  event.set_generation(job_.generation);
+  event.set_stage(job_.stage());
+  return context_.reporter->Report(std::move(event));
+}
+
+void StageRunner::ReportLog(const std::string& line) {
+  v1::StageEvent event;
+  event.set_log(line);
+  if (const absl::Status status = Report(std::move(event)); !status.ok()) {
+    LogWarning(absl::StrCat("cannot report: ", status.message()));
+  }
+}
+
+absl::Status StageRunner::CheckNotStopped() const {
+  absl::MutexLock lock(&mu_);
+  if (stopped_) return absl::CancelledError("the stage was told to stop");
+  return absl::OkStatus();
+}
+
+}  // namespace headrace

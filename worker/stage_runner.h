@@ -1,0 +1,116 @@
+// One job's stage on one worker, from assignment to its end, on one thread of its own:
+//
+//   preparing ──▶ ready ──StartStage──▶ connecting ──▶ running ──▶ saving ──▶ done
+//       │           │                       │             │           │
+//       └───────────┴───────────────────────┴──── fault, Stop ────────┴────▶ done
+//
+// The thread owns everything: arena, layers, optimizer, inbox, outbox. All of it is gone when
+// done() is true. What happens is told to the coordinator through the Reporter: StageReady,
+// StageStep, StageFinished, or StageFailed with one sentence.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/cancellation.h"
+#include "headrace/v1/cluster.grpc.pb.h"
+#include "worker/assignment.h"
+#include "worker/metrics.h"
+#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/executor.h"
+#include "worker/pipeline/flight_recorder.h"
+#include "worker/pipeline/stage_equipment.h"
+#include "worker/pipeline/stage_job.h"
+#include "worker/reporter.h"
+#include "worker/transport/link.h"
+
+namespace headrace {
+
+// What all stages of a worker share. All pointers must outlive the runner.
+struct WorkerContext {
+  WorkerLimits limits;
+  std::string data_dir;  // blobs are kept in data_dir/blobs, slices pass through data_dir/slices
+  v1::CoordinatorService::StubInterface* coordinator = nullptr;
+  Reporter* reporter = nullptr;
+  StageDirectory* directory = nullptr;
+  WorkerMetrics* metrics = nullptr;
+};
+
+// Thread-safe.
+class StageRunner {
+ public:
+  // Begins to prepare.
+  StageRunner(StageJob job, const WorkerContext& context);
+  ~StageRunner();  // stops, joins
+
+  const std::string& job_id() const { return job_.job_id; }
+  int64_t generation() const { return job_.generation; }
+
+  // All stages are ready: connect and run. FAILED_PRECONDITION: not ready, or started already.
+  absl::Status Start();
+
+  // Ends the stage wherever it is: waits are cancelled at once, compute ends after the action at
+  // hand. Does not wait for that. With a sentence in `fault` the coordinator is told the stage
+  // failed; empty, it knows. Idempotent.
+  void Stop(const std::string& fault);
+
+  // True once the thread has ended and everything it owned is gone; waits for that until
+  // `deadline`.
+  bool AwaitDone(absl::Time deadline) const;
+  bool done() const { return AwaitDone(absl::InfinitePast()); }
+
+  v1::FlightRecord flight_record() const;
+
+ private:
+  void Run();
+  // The stage's life; `equipment` is gone when this returns.
+  absl::Status RunStage(StageEquipment* equipment);
+  absl::Status Prepare(StageEquipment* equipment);
+  absl::Status FetchWeights(StageEquipment* equipment);
+  absl::Status FetchData(StageEquipment* equipment);
+  absl::StatusOr<std::string> Download(const std::string& sha256, int64_t bytes);
+  absl::Status AwaitStart();
+  absl::Status Connect(StageEquipment* equipment);
+  absl::Status Work(StageEquipment* equipment);
+  absl::Status Train(StageEquipment* equipment, Executor* executor, v1::StageFinished* finished);
+  absl::Status Save(StageEquipment* equipment, v1::StageFinished* finished);
+  void TearDown(StageEquipment* equipment);
+
+  void ReportFault(const absl::Status& status);
+  absl::Status Report(v1::StageEvent event);
+  void ReportLog(const std::string& line);
+  absl::Status CheckNotStopped() const;
+  std::vector<v1::Peer> Receivers() const;
+
+  const StageJob job_;
+  const WorkerContext context_;
+  FlightRecorder recorder_;
+  Cancellation cancellation_;            // of transfers
+  std::atomic<bool> cancelled_ = false;  // of compute
+
+  mutable absl::Mutex mu_;
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::string stop_fault_ ABSL_GUARDED_BY(mu_);
+  // What Stop closes. Lock order: mu_, then the inbox's own.
+  Inbox* inbox_ ABSL_GUARDED_BY(mu_) = nullptr;
+  // Shared, because Stop closes it on another thread while this one may be letting it go.
+  std::shared_ptr<Outbox> outbox_ ABSL_GUARDED_BY(mu_);
+
+  // The compute thread's own: where a fault happened.
+  std::unique_ptr<Exchange> exchange_;
+
+  std::thread thread_;
+};
+
+}  // namespace headrace
