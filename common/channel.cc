@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<FileLock>> ClaimSocket(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUse use) {
+grpc::ChannelArguments MakeChannelArguments(ChannelUse use) {
   grpc::ChannelArguments arguments;
   // Retries hold the first 256 KiB of a stream back for seconds.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -101,7 +101,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUs
   } else {
     arguments.SetMaxReceiveMessageSize(kControlMessageBytes);
   }
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return arguments;
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUse use) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   MakeChannelArguments(use));
 }
 
 absl::Status AddListener(grpc::ServerBuilder* builder, const std::string& address, int* port) {

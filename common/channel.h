@@ -15,6 +15,8 @@ enum class ChannelUse {
   kControl,  // requests, heartbeats
   kTensors,  // a connection of its own, large messages
 };
+// For channels made in another way, such as over a socket connected before.
+grpc::ChannelArguments MakeChannelArguments(ChannelUse use);
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUse use);
 
 // Adds `address` ("host:port", port 0 for any; "unix:/path") and the server-side arguments. A unix

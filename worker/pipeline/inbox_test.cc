@@ -111,15 +111,18 @@ TEST_F(InboxTest, TellsAfterEachTakeSoThatTheCreditGoesBack) {
 TEST_F(InboxTest, RefusesWhatThePlanDoesNotExpectAndSaysWhatItDoes) {
   absl::Status status = inbox_.Prepare(Activation(1, 9), ElementType::kFloat32, {2, 3}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("micro-batch 9, from stage 0: not expected"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("micro-batch 9, from stage 0: not expected"));
 
   status = inbox_.Prepare(Activation(1, 0), ElementType::kFloat32, {3, 2}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("float32 [3, 2] arrived, expected float32 [2, 3]"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("float32 [3, 2] arrived, expected float32 [2, 3]"));
 
   status = inbox_.Prepare(Activation(1, 0), ElementType::kInt32, {2, 3}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("int32 [2, 3] arrived, expected float32 [2, 3]"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("int32 [2, 3] arrived, expected float32 [2, 3]"));
   EXPECT_EQ(pool_->free_slots(), kSlots);
 }
 
@@ -128,7 +131,7 @@ TEST_F(InboxTest, RefusesATensorBeyondTheCreditsPool) {
   ASSERT_TRUE(Arrive(Activation(1, 1), 1).ok());
   const absl::Status status = Arrive(Activation(1, 2), 1);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(status.message(), HasSubstr("micro-batch 2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("micro-batch 2"));
 }
 
 TEST_F(InboxTest, RefusesEndlessSmallTensorsNobodyTakes) {
@@ -145,13 +148,13 @@ TEST_F(InboxTest, RefusesATagThatWaitsWasTakenOrBelongsToAStepThatIsOver) {
   ASSERT_TRUE(inbox_.Take(Activation(1, 0), Soon()).ok());
   const absl::Status taken = Arrive(Activation(1, 0), 2);
   EXPECT_EQ(taken.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(taken.message(), HasSubstr("was taken before"));
+  EXPECT_THAT(std::string(taken.message()), HasSubstr("was taken before"));
 
   ASSERT_TRUE(Arrive(Activation(2, 0), 3).ok());
   ASSERT_TRUE(inbox_.Take(Activation(2, 0), Soon()).ok());
   const absl::Status old = Arrive(Activation(1, 5), 2);
   EXPECT_EQ(old.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(old.message(), HasSubstr("step 2 has begun"));
+  EXPECT_THAT(std::string(old.message()), HasSubstr("step 2 has begun"));
 }
 
 TEST_F(InboxTest, PutSeesADuplicateThatWasPreparedTwice) {
@@ -198,7 +201,7 @@ TEST_F(InboxTest, EndLetsWhatArrivedBeTakenAndFailsWhatDidNot) {
   EXPECT_TRUE(inbox_.Take(Activation(1, 0), Soon()).ok());
   const absl::Status status = inbox_.Take(Activation(1, 1), Soon()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("stage 0 ended its stream without it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("stage 0 ended its stream without it"));
 }
 
 TEST_F(InboxTest, CloseWakesTheWaiterAndFreesEverySlot) {

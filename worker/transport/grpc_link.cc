@@ -1,5 +1,8 @@
 #include "worker/transport/grpc_link.h"
 
+#include <errno.h>
+#include <grpcpp/create_channel_posix.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -19,6 +22,8 @@ namespace {
 constexpr char kMethod[] = "/headrace.v1.StageService/StreamTensors";
 // Tensors that may wait for the writer. Credits bound the pipelined kinds; this bounds the others.
 constexpr size_t kMaxQueued = 64;
+// The receiver is always inside Read, so a frame of 1 MiB that has not left by now never will.
+constexpr absl::Duration kStall = absl::Milliseconds(2500);
 // More credits than any plan grants: a peer that says so is broken.
 constexpr int64_t kMaxCredits = 1 << 20;
 
@@ -51,16 +56,18 @@ bool SaysWhy(absl::StatusCode code) {
 
 }  // namespace
 
-GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, OnLost on_lost)
+GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::Time deadline,
+                   OnLost on_lost)
     : context_(context),
       to_stage_(static_cast<int>(receiver.stage())),
+      address_(receiver.address()),
       name_(absl::StrCat("link to stage ", receiver.stage(), " (worker ", receiver.worker(), ", ",
                          receiver.address(), ")")),
       on_lost_(std::move(on_lost)),
       in_flight_(std::make_shared<BuffersInFlight>()),
-      channel_(MakeChannel(receiver.address(), ChannelUse::kTensors)) {
-  client_context_.set_initial_metadata_corked(true);  // travels with HELLO
-  reader_ = std::thread([this] { RunReader(); });
+      client_context_(std::make_unique<grpc::ClientContext>()) {
+  client_context_->set_initial_metadata_corked(true);  // travels with HELLO
+  reader_ = std::thread([this, deadline] { RunReader(deadline); });
   writer_ = std::thread([this] { RunWriter(); });
 }
 
@@ -128,35 +135,77 @@ absl::Status GrpcLink::AwaitFinished(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+void GrpcLink::CancelIfStalled() {
+  absl::MutexLock lock(&mu_);
+  if (Over() || absl::Now() - write_began_ < kStall) return;
+  stalled_ = true;
+  client_context_->TryCancel();
+}
+
 void GrpcLink::Cancel() {
   std::deque<Outgoing> dropped;
   absl::MutexLock lock(&mu_);
   if (!Over()) state_ = State::kCancelled;
   dropped.swap(queue_);
-  client_context_.TryCancel();
+  if (client_context_ == nullptr) return;  // joined
+  // gRPC puts the end of a connection off until its last write has left, which may be never.
+  if (socket_.valid()) socket_.Shutdown();
+  client_context_->TryCancel();
 }
 
 void GrpcLink::Join() {
   if (reader_.joinable()) reader_.join();
   if (writer_.joinable()) writer_.join();
-  // Only with the connection gone does gRPC drop what it could not write.
-  stream_.reset();
-  channel_.reset();
-  in_flight_->AwaitNone();
+  {
+    absl::MutexLock lock(&mu_);
+    stream_.reset();
+    client_context_.reset();  // the call, which keeps what it has not written
+    channel_.reset();
+  }
+  AwaitBuffers();
 }
 
-void GrpcLink::RunReader() {
+// The connection's end is an event like any other, and with our threads gone gRPC may not look for
+// events for ten seconds. Any completion queue being waited on makes it look.
+void GrpcLink::AwaitBuffers() {
+  constexpr absl::Duration kLook = absl::Milliseconds(5);
+  if (in_flight_->AwaitNone(kLook)) return;
+  grpc::CompletionQueue queue;
+  void* tag = nullptr;
+  bool ok = false;
+  do {
+    queue.AsyncNext(&tag, &ok, absl::ToChronoTime(absl::Now() + kLook));
+  } while (!in_flight_->AwaitNone(kLook));
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+}
+
+absl::Status GrpcLink::Connect(absl::Time deadline) {
+  HEADRACE_ASSIGN_OR_RETURN(Socket socket, Dial(address_, deadline));
+  const int fd = socket.Duplicate();
+  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot connect");
+  channel_ = grpc::CreateCustomInsecureChannelFromFd(address_, fd,
+                                                     MakeChannelArguments(ChannelUse::kTensors));
   const grpc::internal::RpcMethod method(kMethod, grpc::internal::RpcMethod::BIDI_STREAMING,
                                          channel_);
   stream_.reset(
       grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-          channel_.get(), method, &client_context_));
-  absl::Status protocol_error;
+          channel_.get(), method, client_context_.get()));
+  absl::MutexLock lock(&mu_);
+  if (Over()) return absl::CancelledError("closed");
+  socket_ = std::move(socket);
+  return absl::OkStatus();
+}
+
+void GrpcLink::RunReader(absl::Time deadline) {
+  absl::Status protocol_error = Connect(deadline);
+  if (!protocol_error.ok()) return Settle(grpc::Status::OK, protocol_error);
   if (stream_->Write(EncodeFrame(HeaderFor(context_, v1::MESSAGE_KIND_HELLO)))) {
     grpc::ByteBuffer ack;
     while (protocol_error.ok() && stream_->Read(&ack)) protocol_error = TakeAck(ack);
   }
-  if (!protocol_error.ok()) client_context_.TryCancel();
+  if (!protocol_error.ok()) client_context_->TryCancel();
   Settle(stream_->Finish(), protocol_error);
 }
 
@@ -183,6 +232,10 @@ absl::Status GrpcLink::TakeAck(const grpc::ByteBuffer& ack) {
 absl::Status GrpcLink::CauseOf(const grpc::Status& status,
                                const absl::Status& protocol_error) const {
   if (!protocol_error.ok()) return Annotate(protocol_error, name_);
+  if (stalled_) {
+    return absl::UnavailableError(
+        absl::StrFormat("%s: took no bytes for %.1f s", name_, absl::ToDoubleSeconds(kStall)));
+  }
   const absl::Status said = FromGrpc(status);
   if (SaysWhy(said.code())) return Annotate(said, name_);
   if (said.ok() || said.code() == absl::StatusCode::kCancelled) {
@@ -248,9 +301,20 @@ bool GrpcLink::WriteTensor(Outgoing outgoing) {
     header.set_length(length);
     header.set_crc32c(ExtendCrc32c(0, static_cast<const char*>(tensor.data) + offset,
                                    static_cast<size_t>(length)));
-    open = stream_->Write(EncodeFrame(header, buffer->SliceOf(offset, length)));
+    open = WriteFrame(EncodeFrame(header, buffer->SliceOf(offset, length)), grpc::WriteOptions());
   }
   buffer->Unref();
+  return open;
+}
+
+bool GrpcLink::WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions options) {
+  {
+    absl::MutexLock lock(&mu_);
+    write_began_ = absl::Now();
+  }
+  const bool open = stream_->Write(frame, options);
+  absl::MutexLock lock(&mu_);
+  write_began_ = absl::InfiniteFuture();
   return open;
 }
 
@@ -260,7 +324,8 @@ void GrpcLink::WriteEnd() {
     if (Over()) return;
     end_written_ = true;
   }
-  stream_->WriteLast(EncodeFrame(HeaderFor(context_, v1::MESSAGE_KIND_END)), grpc::WriteOptions());
+  WriteFrame(EncodeFrame(HeaderFor(context_, v1::MESSAGE_KIND_END)),
+             grpc::WriteOptions().set_last_message());
 }
 
 }  // namespace headrace

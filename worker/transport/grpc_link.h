@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/outbox.h"
+#include "worker/transport/dial.h"
 #include "worker/transport/link.h"
 #include "worker/transport/send_buffer.h"
 
@@ -34,8 +35,10 @@ class GrpcLink {
  public:
   using OnLost = std::function<void(int stage, absl::Status cause)>;
 
-  // Begins to connect. `on_lost` is called on the reader thread, only if the link was open.
-  GrpcLink(const LinkContext& context, const v1::Peer& receiver, OnLost on_lost);
+  // Begins to connect, until `deadline`. `on_lost` is called on the reader thread, only if the link
+  // was open.
+  GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::Time deadline,
+           OnLost on_lost);
   ~GrpcLink();  // Cancel, Join
   GrpcLink(const GrpcLink&) = delete;
   GrpcLink& operator=(const GrpcLink&) = delete;
@@ -48,6 +51,9 @@ class GrpcLink {
   void BeginFinish();
   //   DEADLINE_EXCEEDED, UNAVAILABLE (lost), CANCELLED
   absl::Status AwaitFinished(absl::Time deadline);
+  // Breaks the link if a frame has not left for too long: a ping cannot see that a peer is stopped
+  // while our own bytes fill the socket. To be called now and then.
+  void CancelIfStalled();
   // Drops the queue and ends the stream now.
   void Cancel();
   // After Cancel, or once finished: joins the threads and waits until gRPC has dropped every slot.
@@ -57,12 +63,15 @@ class GrpcLink {
   using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
   enum class State { kConnecting, kOpen, kFinished, kLost, kCancelled };
 
-  void RunReader();
+  void RunReader(absl::Time deadline);
+  absl::Status Connect(absl::Time deadline);
   void RunWriter();
   // Waits for the next tensor. False: none will come.
   bool NextOutgoing(Outgoing* outgoing);
   bool WriteTensor(Outgoing outgoing);
+  bool WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions options);
   void WriteEnd();
+  void AwaitBuffers();
   absl::Status TakeAck(const grpc::ByteBuffer& ack);
   void Settle(const grpc::Status& status, const absl::Status& protocol_error);
   absl::Status CauseOf(const grpc::Status& status, const absl::Status& protocol_error) const
@@ -73,20 +82,25 @@ class GrpcLink {
 
   const LinkContext context_;
   const int to_stage_;
+  const std::string address_;
   const std::string name_;  // "link to stage 1 (worker w1, 10.0.0.2:7071)"
   const OnLost on_lost_;
   const std::shared_ptr<BuffersInFlight> in_flight_;
-  grpc::ClientContext client_context_;
-  std::shared_ptr<grpc::Channel> channel_;  // gRPC's way to hold one
-  std::unique_ptr<Stream> stream_;          // made by the reader before the link is open
+  std::unique_ptr<grpc::ClientContext> client_context_;  // until Join
+  // Made by the reader before the link is open. gRPC's way to hold a channel is shared.
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<Stream> stream_;
 
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
   absl::Status cause_ ABSL_GUARDED_BY(mu_);                   // of kLost
+  Socket socket_ ABSL_GUARDED_BY(mu_);                        // the connection's, to cut it
   std::array<int64_t, 2> credits_ ABSL_GUARDED_BY(mu_) = {};  // by CreditClass
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mu_);
   bool finishing_ ABSL_GUARDED_BY(mu_) = false;
   bool end_written_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time write_began_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // of the frame under way
+  bool stalled_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread reader_;
   std::thread writer_;

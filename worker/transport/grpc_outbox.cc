@@ -1,18 +1,24 @@
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "worker/transport/grpc_link.h"
 #include "worker/transport/link.h"
 
 namespace headrace {
 namespace {
 
-// The links are const after construction; each one is thread-safe.
+constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
+
+// The links are const after construction; each one is thread-safe. One thread watches that they
+// move.
 class GrpcOutbox final : public Outbox {
  public:
-  explicit GrpcOutbox(std::map<int, std::unique_ptr<GrpcLink>> links) : links_(std::move(links)) {}
+  explicit GrpcOutbox(std::map<int, std::unique_ptr<GrpcLink>> links)
+      : links_(std::move(links)), watch_([this] { Watch(); }) {}
   ~GrpcOutbox() override { Close(); }
 
   absl::Status AwaitOpen(absl::Time deadline) {
@@ -41,12 +47,22 @@ class GrpcOutbox final : public Outbox {
   void Close() override {
     for (const auto& [stage, link] : links_) link->Cancel();
     absl::MutexLock lock(&close_mu_);
+    if (!closing_.HasBeenNotified()) closing_.Notify();
+    if (watch_.joinable()) watch_.join();
     for (const auto& [stage, link] : links_) link->Join();
   }
 
  private:
+  void Watch() {
+    while (!closing_.WaitForNotificationWithTimeout(kWatchEvery)) {
+      for (const auto& [stage, link] : links_) link->CancelIfStalled();
+    }
+  }
+
   const std::map<int, std::unique_ptr<GrpcLink>> links_;
+  absl::Notification closing_;
   absl::Mutex close_mu_;  // two Closes must not join the same threads
+  std::thread watch_;
 };
 
 }  // namespace
@@ -57,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
   std::map<int, std::unique_ptr<GrpcLink>> links;
   for (const v1::Peer& receiver : receivers) {
     links[static_cast<int>(receiver.stage())] =
-        std::make_unique<GrpcLink>(context, receiver, on_lost);
+        std::make_unique<GrpcLink>(context, receiver, deadline, on_lost);
   }
   auto outbox = std::make_unique<GrpcOutbox>(std::move(links));
   if (absl::Status open = outbox->AwaitOpen(deadline); !open.ok()) return open;

@@ -14,10 +14,10 @@ void BuffersInFlight::Remove() {
   --count_;
 }
 
-void BuffersInFlight::AwaitNone() {
+bool BuffersInFlight::AwaitNone(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return count_ == 0; };
-  mu_.Await(absl::Condition(&none));
+  return mu_.AwaitWithTimeout(absl::Condition(&none), timeout);
 }
 
 SendBuffer* SendBuffer::Create(Outgoing outgoing, std::shared_ptr<BuffersInFlight> in_flight) {

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "worker/pipeline/outbox.h"
 
 namespace headrace {
@@ -18,7 +19,8 @@ class BuffersInFlight {
  public:
   void Add();
   void Remove();
-  void AwaitNone();
+  // False: there still are some after `timeout`.
+  bool AwaitNone(absl::Duration timeout);
 
  private:
   absl::Mutex mu_;

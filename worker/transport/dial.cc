@@ -1,0 +1,114 @@
+#include "worker/transport/dial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/flags.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::string_view kUnix = "unix:";
+
+absl::Status Failed(int error) {
+  return absl::UnavailableError(absl::StrCat("cannot connect: ", strerror(error)));
+}
+
+// Waits until a connect under way has come to its end.
+absl::Status AwaitConnected(int fd, absl::Time deadline) {
+  pollfd wait = {.fd = fd, .events = POLLOUT, .revents = 0};
+  for (;;) {
+    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    if (left_ms <= 0) return absl::DeadlineExceededError("cannot connect: no answer");
+    const int ready = poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
+    if (ready < 0 && errno != EINTR) return Failed(errno);
+    if (ready > 0) break;
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error == 0 ? absl::OkStatus() : Failed(error);
+}
+
+absl::StatusOr<Socket> Connect(const sockaddr* address, socklen_t length, absl::Time deadline) {
+  Socket socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return Failed(errno);
+  if (address->sa_family != AF_UNIX) {
+    const int on = 1;
+    setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  if (connect(socket.fd(), address, length) != 0) {
+    if (errno != EINPROGRESS) return Failed(errno);
+    HEADRACE_RETURN_IF_ERROR(AwaitConnected(socket.fd(), deadline));
+  }
+  return socket;
+}
+
+absl::StatusOr<Socket> DialUnix(const std::string& path, absl::Time deadline) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address), deadline);
+}
+
+absl::StatusOr<Socket> DialTcp(const std::string& host, const std::string& port,
+                               absl::Time deadline) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot look up ", host, ": ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  absl::StatusOr<Socket> socket = absl::UnavailableError("cannot connect: no address");
+  for (const addrinfo* at = found; at != nullptr && !socket.ok(); at = at->ai_next) {
+    socket = Connect(at->ai_addr, at->ai_addrlen, deadline);
+  }
+  return socket;
+}
+
+}  // namespace
+
+Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+Socket::~Socket() {
+  if (valid()) close(fd_);
+}
+
+int Socket::Duplicate() const { return fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
+
+void Socket::Shutdown() const { shutdown(fd_, SHUT_RDWR); }
+
+absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline) {
+  HEADRACE_RETURN_IF_ERROR(CheckAddress(address));
+  if (address.compare(0, kUnix.size(), kUnix) == 0) {
+    return DialUnix(address.substr(kUnix.size()), deadline);
+  }
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
+  return DialTcp(host, address.substr(colon + 1), deadline);
+}
+
+}  // namespace headrace

@@ -1,0 +1,40 @@
+// Connects a socket. Links hold theirs themselves, rather than let gRPC connect, because nothing
+// but closing the socket makes gRPC drop a write to a stopped peer, and with it the sender's
+// memory.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace headrace {
+
+// A socket. Closed when this goes. Thread-safe but for moves.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept;
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket();
+
+  int fd() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  // Another descriptor of the same socket; the caller owns it.
+  int Duplicate() const;
+  // Ends the connection both ways, for every descriptor of it; reads and writes under way fail.
+  void Shutdown() const;
+
+ private:
+  int fd_ = -1;
+};
+
+// Connects to "host:port", "[v6]:port" or "unix:/path" and makes the socket non-blocking. Blocks; a
+// host name's lookup takes what the system's resolver takes.
+//   INVALID_ARGUMENT   not an address
+//   UNAVAILABLE        no such host, refused, no such socket: says what the system said
+//   DEADLINE_EXCEEDED  no answer
+absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline);
+
+}  // namespace headrace

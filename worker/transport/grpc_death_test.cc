@@ -1,0 +1,199 @@
+// A peer that is killed or stopped, at either end of a link: noticed within seconds, by name, with
+// nothing left hanging. The peer is a process of its own (link_peer.cc).
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "absl/synchronization/notification.h"
+#include "worker/transport/loopback.h"
+
+extern char** environ;
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+// kill -9 resets the connection; a stopped peer is only missed by keepalive: 1 s, and 1 s for its
+// answer. The rest is for a busy machine.
+constexpr absl::Duration kNoticeDeath = absl::Seconds(2);
+constexpr absl::Duration kNoticeStop = absl::Seconds(4);
+
+// Runs link_peer; killed when this goes.
+class PeerProcess {
+ public:
+  PeerProcess(const char* role, std::string address) {
+    int out[2];
+    if (pipe2(out, O_CLOEXEC) != 0) abort();
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    std::string program = HEADRACE_LINK_PEER;
+    std::string name = role;
+    char* argv[] = {program.data(), name.data(), address.data(), nullptr};
+    if (posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ) != 0) abort();
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    out_ = fdopen(out[0], "r");
+  }
+  ~PeerProcess() {
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    fclose(out_);
+  }
+
+  std::string ReadLine() {
+    char line[256] = {};
+    if (fgets(line, sizeof(line), out_) == nullptr) return "";
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+  }
+  void Signal(int number) { kill(pid_, number); }
+
+ private:
+  pid_t pid_ = 0;
+  FILE* out_ = nullptr;
+};
+
+class DeathTest : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::string Listen() {
+    return GetParam() ? absl::StrCat("unix:/tmp/headrace-death-test-", getpid()) : "127.0.0.1:0";
+  }
+};
+
+// The sending end here, the receiver a process.
+class ReceiverDeathTest : public DeathTest {
+ protected:
+  ReceiverDeathTest() : memory_(plan_), receiver_("receive", Listen()) {
+    for (int mb : {0, 1}) {
+      ready_.push_back(MakeOutgoing(ActivationTag(1, mb), plan_, memory_.pool(), 1));
+    }
+    v1::Peer peer;
+    peer.set_stage(1);
+    peer.set_worker("w1");
+    peer.set_address(receiver_.ReadLine());
+    absl::StatusOr<std::unique_ptr<Outbox>> outbox =
+        ConnectGrpcLinks(TestContext(0), {peer}, Soon(), [this](int stage, absl::Status cause) {
+          EXPECT_EQ(stage, 1);
+          cause_ = std::move(cause);
+          lost_.Notify();
+        });
+    if (!outbox.ok()) ADD_FAILURE() << outbox.status();
+    outbox_ = *std::move(outbox);
+  }
+
+  absl::Status Send(int micro_batch) {
+    return outbox_->Send(1, std::move(ready_[static_cast<size_t>(micro_batch)]), Soon());
+  }
+
+  void ExpectLostWithin(absl::Duration limit) {
+    const absl::Time began = absl::Now();
+    ASSERT_TRUE(lost_.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    EXPECT_LT(absl::Now() - began, limit) << cause_;
+    EXPECT_EQ(cause_.code(), absl::StatusCode::kUnavailable) << cause_;
+    EXPECT_THAT(std::string(cause_.message()), HasSubstr("link to stage 1 (worker w1, "));
+    EXPECT_EQ(outbox_->Send(1, MakeDecision(DecisionTag(1), 1), Soon()).code(),
+              absl::StatusCode::kUnavailable);
+    ExpectClosesAtOnce();
+  }
+
+  void ExpectClosesAtOnce() {
+    ready_.clear();
+    const absl::Time began = absl::Now();
+    outbox_->Close();
+    EXPECT_LT(absl::Now() - began, absl::Seconds(1));
+    EXPECT_EQ(memory_.pool()->free_slots(), plan_.slots);
+  }
+
+  const TestPlan plan_{.rows = 1 << 16};  // 64 MiB
+  TestMemory memory_;
+  std::vector<Outgoing> ready_;  // filled before the clock runs
+  PeerProcess receiver_;
+  absl::Status cause_;
+  absl::Notification lost_;
+  std::unique_ptr<Outbox> outbox_;
+};
+INSTANTIATE_TEST_SUITE_P(Over, ReceiverDeathTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+
+TEST_P(ReceiverDeathTest, AKilledReceiverIsNoticed) {
+  receiver_.Signal(SIGKILL);
+  ExpectLostWithin(kNoticeDeath);
+}
+
+TEST_P(ReceiverDeathTest, AReceiverKilledInTheMiddleOfATensorIsNoticed) {
+  ASSERT_TRUE(Send(0).ok());
+  receiver_.Signal(SIGKILL);
+  ExpectLostWithin(kNoticeDeath);
+}
+
+TEST_P(ReceiverDeathTest, AStoppedReceiverIsNoticed) {
+  receiver_.Signal(SIGSTOP);
+  ExpectLostWithin(kNoticeStop);
+}
+
+// The socket is full of our bytes, so a ping has no way out.
+TEST_P(ReceiverDeathTest, AReceiverStoppedInTheMiddleOfATensorIsNoticed) {
+  receiver_.Signal(SIGSTOP);
+  ASSERT_TRUE(Send(0).ok());
+  ASSERT_TRUE(Send(1).ok());
+  ExpectLostWithin(kNoticeStop);
+}
+
+TEST_P(ReceiverDeathTest, CloseDoesNotWaitForAStoppedReceiver) {
+  receiver_.Signal(SIGSTOP);
+  ASSERT_TRUE(Send(0).ok());
+  ASSERT_TRUE(Send(1).ok());
+  ExpectClosesAtOnce();
+}
+
+TEST_P(ReceiverDeathTest, FinishGivesUpOnAStoppedReceiver) {
+  receiver_.Signal(SIGSTOP);
+  ASSERT_TRUE(Send(0).ok());
+  const absl::Status status = outbox_->Finish(absl::Now() + absl::Milliseconds(100));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  ExpectClosesAtOnce();
+}
+
+// The receiving end here, the sender a process.
+class SenderDeathTest : public DeathTest {
+ protected:
+  SenderDeathTest() : stage_(Listen()), sender_("send", stage_.address()) {
+    EXPECT_EQ(sender_.ReadLine(), "sent");
+    const absl::StatusOr<Received> got = stage_.inbox().Take(ActivationTag(1, 0), Soon());
+    EXPECT_TRUE(got.ok()) << got.status();
+  }
+
+  void ExpectLostWithin(absl::Duration limit) {
+    const absl::Time began = absl::Now();
+    const absl::Status status = stage_.inbox().Take(ActivationTag(1, 1), Soon()).status();
+    EXPECT_LT(absl::Now() - began, limit);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("stream from stage 0: the stream broke"));
+  }
+
+  LoopbackStage stage_;
+  PeerProcess sender_;
+};
+INSTANTIATE_TEST_SUITE_P(Over, SenderDeathTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+
+TEST_P(SenderDeathTest, AKilledSenderFailsTheTake) {
+  sender_.Signal(SIGKILL);
+  ExpectLostWithin(kNoticeDeath);
+}
+
+TEST_P(SenderDeathTest, AStoppedSenderFailsTheTake) {
+  sender_.Signal(SIGSTOP);
+  ExpectLostWithin(kNoticeStop);
+}
+
+}  // namespace
+}  // namespace headrace
