@@ -14,24 +14,23 @@
 
 #include "common/philox.h"
 #include "gtest/gtest.h"
-#include "plan/alignment.h"
 #include "worker/backend/ops.h"
 
 namespace headrace {
 
 using Doubles = std::vector<double>;
 
-// `count` floats at a multiple of kAlignment; the destructor fails the test if anything was written
-// right behind them. `shift` moves the address by so many alignments.
+// `count` floats, `shift` floats behind a page; the destructor fails the test if anything was
+// written right behind them.
 class Buffer {
  public:
   explicit Buffer(int64_t count, int shift = 0)
       : count_(count),
         storage_(static_cast<char*>(::operator new (
-            static_cast<size_t>(count * 4 + (shift + 2) * kAlignment), std::align_val_t{4096}))) {
-    data_ = reinterpret_cast<float*>(storage_.get() + shift * kAlignment);
+            static_cast<size_t>((count + shift) * 4 + kGuardBytes), std::align_val_t{4096}))) {
+    data_ = reinterpret_cast<float*>(storage_.get()) + shift;
     std::fill(data_, data_ + count, std::nanf(""));  // an op that sets must not read what was there
-    std::memset(data_ + count, kGuard, kAlignment);
+    std::memset(data_ + count, kGuard, kGuardBytes);
   }
   Buffer(const Doubles& values, int shift = 0)
       : Buffer(static_cast<int64_t>(values.size()), shift) {
@@ -41,7 +40,7 @@ class Buffer {
   ~Buffer() {
     if (storage_ == nullptr) return;
     const char* guard = reinterpret_cast<const char*>(data_ + count_);
-    for (int i = 0; i < kAlignment; ++i) {
+    for (int i = 0; i < kGuardBytes; ++i) {
       EXPECT_EQ(guard[i], kGuard) << "written " << i << " bytes behind " << count_ << " floats";
     }
   }
@@ -54,6 +53,7 @@ class Buffer {
 
  private:
   static constexpr char kGuard = 0x5a;
+  static constexpr int kGuardBytes = 64;
   struct Free {
     void operator()(char* p) const { ::operator delete (p, std::align_val_t{4096}); }
   };
