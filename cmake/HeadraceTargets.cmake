@@ -6,11 +6,20 @@ function(headrace_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
 endfunction()
 
+# headrace_tsan(NAME): tells ThreadSanitizer about absl::Mutex in a program of the tsan build.
+function(headrace_tsan name)
+  if(HEADRACE_SANITIZE STREQUAL "thread")
+    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/tsan_mutex.cc)
+    target_link_libraries(${name} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})
+  endif()
+endfunction()
+
 # headrace_binary(NAME SOURCES a.cc … DEPS target …): a program in build/bin.
 function(headrace_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  headrace_tsan(${name})
 endfunction()
 
 # headrace_test(NAME SOURCES a_test.cc DEPS target … [LABELS label …] [TIMEOUT seconds] [SERIAL]): one
@@ -29,6 +38,7 @@ function(headrace_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  headrace_tsan(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
