@@ -306,8 +306,7 @@ TEST(PlannerTest, ChecksTheJobAndItsData) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Ten thousand layers on a thousand workers: the partition and its tables, not yet the whole plan's
-// text.
+// Ten thousand layers on a thousand workers: the whole plan, text and all.
 TEST(PlannerTest, AThousandStagesPlanInSeconds) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_model()->set_n_layer(9'998);
