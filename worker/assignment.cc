@@ -22,6 +22,7 @@ constexpr int64_t kDefaultEvalBatches = 4;
 constexpr double kDefaultValidationSplit = 0.1;
 constexpr int64_t kMaxCredits = 1024;
 constexpr int64_t kMaxWaitMs = 24 * 3600 * 1000;
+constexpr int64_t kMaxBlobBytes = int64_t{1} << 50;
 constexpr int64_t kMax31 = std::numeric_limits<int32_t>::max();
 
 template <typename... Args>
@@ -143,10 +144,14 @@ absl::Status ReadGenerate(const v1::StageAssignment& assignment, StageJob* job) 
 absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
   for (const v1::WeightsSlice& slice : assignment.weights()) {
     if (!IsSha256(slice.sha256())) return Bad("weights '", slice.sha256(), "' are not a SHA-256");
+    HEADRACE_RETURN_IF_ERROR(CheckRange("bytes of weights", slice.size_bytes(), 0, kMaxBlobBytes));
   }
   if (!assignment.has_generate() && !IsSha256(assignment.dataset().sha256())) {
     return Bad("dataset '", assignment.dataset().sha256(), "' is not a SHA-256");
   }
+  HEADRACE_RETURN_IF_ERROR(
+      CheckRange("tokens of the dataset", assignment.dataset().num_tokens(), 0, kMaxBlobBytes));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("bytes a token", assignment.dataset().token_bytes(), 0, 4));
   return absl::OkStatus();
 }
 

@@ -161,8 +161,10 @@ HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, R
 }
 
 absl::Status Serve(const Flags& flags) {
-  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<WorkerMetrics> metrics,
+  HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<WorkerMetrics> created,
                             WorkerMetrics::Create(flags.metrics));
+  // Never destroyed: the exposer's web server takes up to 2 s to stop, and the process ends anyway.
+  static WorkerMetrics* const metrics = created.release();
   const auto channel = MakeChannel(flags.coordinator, ChannelUse::kControl);
   const auto registry = v1::WorkerRegistryService::NewStub(channel);
   // Blobs on a connection of their own: they must not hold up heartbeats.
@@ -178,7 +180,7 @@ absl::Status Serve(const Flags& flags) {
   context.coordinator = blobs.get();
   context.reporter = &reporter;
   context.directory = &directory;
-  context.metrics = metrics.get();
+  context.metrics = metrics;
   WorkerService service(flags.name, context);
 
   grpc::EnableDefaultHealthCheckService(true);

@@ -27,6 +27,11 @@ grpc::Status WorkerService::AssignStage(grpc::ServerContext*, const v1::AssignSt
             absl::StrCat("stage ", job->stage(), " is for worker ", job->worker(), ", this is ",
                          worker_)};
   }
+  // The coordinator may have given up waiting for the end of a stage that it stopped.
+  if (const std::shared_ptr<StageRunner> runner = current();
+      runner != nullptr && runner->stopped()) {
+    runner->AwaitDone(absl::Now() + kStopTime);
+  }
   std::shared_ptr<StageRunner> previous;  // destroyed, joined, after the lock
   absl::MutexLock lock(&mu_);
   if (current_ != nullptr && !current_->done()) {

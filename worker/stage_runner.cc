@@ -21,7 +21,7 @@ namespace headrace {
 namespace {
 
 // Stages connect when all of them are ready, so a peer that does not answer in this time is gone.
-constexpr absl::Duration kConnectTime = absl::Seconds(5);
+constexpr absl::Duration kConnectTime = absl::Seconds(3);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
 // A transfer slower than 1 MiB/s, after a minute's grace for retries, is not one to wait for.
@@ -91,6 +91,11 @@ void StageRunner::Stop(const std::string& fault) {
   if (outbox != nullptr) outbox->Close();
 }
 
+bool StageRunner::stopped() const {
+  absl::MutexLock lock(&mu_);
+  return stopped_;
+}
+
 bool StageRunner::AwaitDone(absl::Time deadline) const {
   absl::MutexLock lock(&mu_);
   return mu_.AwaitWithDeadline(absl::Condition(&done_), deadline);
@@ -118,8 +123,15 @@ void StageRunner::Run() {
   context_.metrics->Serving(false);
   context_.metrics->MemoryInUse({});
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ended"));
-  absl::MutexLock lock(&mu_);
-  done_ = true;
+  {
+    absl::MutexLock lock(&mu_);
+    done_ = true;
+  }
+  // Last of all: whoever hears of it may give this worker its next stage at once.
+  if (!end_.has_finished()) return;
+  if (const absl::Status status = Report(std::move(end_)); !status.ok()) {
+    LogError(absl::StrCat("cannot report the end of the stage: ", status.message()));
+  }
 }
 
 absl::Status StageRunner::RunStage(StageEquipment* equipment) {
@@ -233,9 +245,17 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
                          static_cast<int>(job_.shape.credits)};
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
-  HEADRACE_ASSIGN_OR_RETURN(
-      std::shared_ptr<Outbox> outbox,
-      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost));
+  absl::StatusOr<std::shared_ptr<Outbox>> connected =
+      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost);
+  if (!connected.ok()) {
+    // The error names the link; who is at its other end is to blame.
+    for (const v1::Peer& peer : Receivers()) {
+      const std::string name = absl::StrCat("stage ", peer.stage(), " ");
+      if (absl::StrContains(connected.status().message(), name)) blamed_worker_ = peer.worker();
+    }
+    return Annotate(connected.status(), "cannot connect");
+  }
+  const std::shared_ptr<Outbox> outbox = *std::move(connected);
   {
     absl::MutexLock lock(&mu_);
     outbox_ = outbox;
@@ -256,8 +276,7 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
   parts.sampler = equipment->sampler();
   parts.cancelled = &cancelled_;
 
-  v1::StageEvent event;
-  v1::StageFinished* finished = event.mutable_finished();
+  v1::StageFinished finished;
   if (job_.generates) {
     HEADRACE_RETURN_IF_ERROR(Generate(job_, parts, [this](int32_t token) {
       v1::StageEvent drawn;
@@ -266,7 +285,7 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
     }));
   } else {
     Executor executor(&job_, parts);
-    HEADRACE_RETURN_IF_ERROR(Train(equipment, &executor, finished));
+    HEADRACE_RETURN_IF_ERROR(Train(equipment, &executor, &finished));
   }
   std::shared_ptr<Outbox> outbox;
   {
@@ -279,11 +298,12 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
     LogWarning(
         absl::StrCat("job ", job_.job_id, ": links did not end in order: ", status.message()));
   }
-  if (!job_.generates) HEADRACE_RETURN_IF_ERROR(Save(equipment, finished));
+  if (!job_.generates) HEADRACE_RETURN_IF_ERROR(Save(equipment, &finished));
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  *finished->mutable_peak_memory() = equipment->PeakMemory();
+  *finished.mutable_peak_memory() = equipment->PeakMemory();
   recorder_.Record("finished");
-  return Report(std::move(event));
+  *end_.mutable_finished() = std::move(finished);
+  return absl::OkStatus();
 }
 
 absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
@@ -362,8 +382,9 @@ void StageRunner::ReportFault(const absl::Status& status) {
     failed->set_step(exchange_->position().step);
     failed->set_micro_batch(std::max(0, exchange_->position().micro_batch));
     const int blamed = exchange_->blamed_stage();
-    if (blamed >= 0) failed->set_blamed_worker(job_.peers[blamed].worker());
+    if (blamed >= 0) blamed_worker_ = job_.peers[blamed].worker();
   }
+  failed->set_blamed_worker(blamed_worker_);
   *failed->mutable_flight_record() = flight_record();
   if (const absl::Status told = Report(std::move(event)); !told.ok()) {
     LogError(absl::StrCat("cannot report the fault: ", told.message()));

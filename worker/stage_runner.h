@@ -65,6 +65,7 @@ class StageRunner {
   // True once the thread has ended and everything it owned is gone; waits for that until
   // `deadline`.
   bool AwaitDone(absl::Time deadline) const;
+  bool stopped() const;
   bool done() const { return AwaitDone(absl::InfinitePast()); }
 
   v1::FlightRecord flight_record() const;
@@ -109,6 +110,8 @@ class StageRunner {
 
   // The compute thread's own: where a fault happened.
   std::unique_ptr<Exchange> exchange_;
+  std::string blamed_worker_;
+  v1::StageEvent end_;  // StageFinished, once there is nothing left to do
 
   std::thread thread_;
 };
