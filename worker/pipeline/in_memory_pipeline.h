@@ -33,8 +33,8 @@ class InMemoryOutbox final : public Outbox {
   absl::Status Send(int to_stage, Outgoing outgoing, absl::Time deadline) override {
     {
       absl::MutexLock lock(&mu_);
-      int& in_flight = in_flight_[{to_stage, IsGradient(outgoing.tag.kind)}];
-      if (NeedsCredit(outgoing.tag.kind)) {
+      int& in_flight = in_flight_[{to_stage, CreditClassOf(outgoing.tag.kind)}];
+      if (IsPipelined(outgoing.tag.kind)) {
         const auto free = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
           return closed_ || in_flight < credits_;
         };
@@ -54,9 +54,9 @@ class InMemoryOutbox final : public Outbox {
 
   // The receiver took a tensor.
   void ReturnCredit(int to_stage, v1::MessageKind kind) {
-    if (!NeedsCredit(kind)) return;
+    if (!IsPipelined(kind)) return;
     absl::MutexLock lock(&mu_);
-    --in_flight_[{to_stage, IsGradient(kind)}];
+    --in_flight_[{to_stage, CreditClassOf(kind)}];
   }
 
   absl::Status Finish(absl::Time) override { return absl::OkStatus(); }
@@ -66,16 +66,10 @@ class InMemoryOutbox final : public Outbox {
   }
 
  private:
-  static bool IsGradient(v1::MessageKind kind) { return kind == v1::MESSAGE_KIND_GRADIENT; }
-  static bool NeedsCredit(v1::MessageKind kind) {
-    return IsGradient(kind) || kind == v1::MESSAGE_KIND_ACTIVATION ||
-           kind == v1::MESSAGE_KIND_EVAL_ACTIVATION;
-  }
-
   const int credits_;
   const std::vector<Inbox*> inboxes_;
   absl::Mutex mu_;
-  std::map<std::pair<int, bool>, int> in_flight_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int, CreditClass>, int> in_flight_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
