@@ -1,0 +1,104 @@
+// Decides what happens to jobs: an event comes in, state and commands come out. Pure: no I/O, no
+// threads, no clock but the times it is given, so a script of events tells everything it will do
+// (job_machine_test.cc). One job's way is drawn in job_run.h, a worker's in worker_table.h; this
+// holds them together:
+//
+//   JobSubmitted ─▶ queue (first in, first out) ─▶ PlanJob on the free workers ─▶ JobRun
+//
+// The head of the queue is placed as soon as the free workers can carry it; until then it blocks
+// the rest, so that a large job cannot starve behind small ones. Several jobs run at once, on
+// different workers.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/job_messages.h"
+#include "coordinator/job_run.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/worker_table.h"
+#include "plan/planner/planner.h"
+
+namespace headrace {
+
+// The planner (planner.h), or a test's.
+struct PlanFunctions {
+  std::function<absl::StatusOr<v1::Plan>(const v1::JobSpec&, const v1::Dataset*,
+                                         const std::vector<PlanWorker>&)>
+      train;
+  std::function<absl::StatusOr<v1::Plan>(const v1::JobSpec&, const std::vector<PlanWorker>&)>
+      generate;
+};
+
+std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers);
+
+// Owned and called by one thread.
+class JobMachine {
+ public:
+  static constexpr int kMaxLivingJobs = 1000;
+  static constexpr int kMaxGenerates = 16;
+  // After a restart with jobs in the queue: workers get this long to come back before the first is
+  // placed, else a job of `auto` stages would take whichever is first.
+  static constexpr absl::Duration kSettleTime = absl::Seconds(2);
+  // A worker's heartbeats may deny its stage for so long: the call that assigns it may be under
+  // way.
+  static constexpr absl::Duration kIdleGrace = absl::Seconds(4);
+
+  JobMachine(PlanFunctions plan, int64_t last_job_number)
+      : plan_(std::move(plan)), last_job_number_(last_job_number) {}
+
+  // Once, first: jobs that had not ended when the coordinator did. QUEUED ones queue again, others
+  // fail.
+  void Restore(const std::vector<StoredJob>& living, absl::Time now, Commands* out);
+
+  // Appends to `*out`.
+  void Handle(const Event& event, absl::Time now, Commands* out);
+
+ private:
+  using Runs = std::map<std::string, std::unique_ptr<JobRun>>;
+
+  void On(const WorkerJoined& joined, Turn turn);
+  void On(const WorkerLost& lost, Turn turn);
+  void On(const WorkerBeat& beat, Turn turn);
+  void On(const JobSubmitted& submitted, Turn turn);
+  void On(const GenerateSubmitted& submitted, Turn turn);
+  void On(const CancelRequested& cancel, Turn turn);
+  void On(const GenerateAbandoned& abandoned, Turn turn);
+  void On(const StageReported& reported, Turn turn);
+  void On(const CallEnded& call, Turn turn);
+  void On(const WeightsHashed& hashed, Turn turn);
+  void On(const StoreFailed& failed, Turn turn);
+  void On(const TimePassed& passed, Turn turn);
+
+  // Why this job can never run on the workers there are. OK: it may, now or later.
+  absl::Status CheckPlaceable(const v1::JobSpec& spec, const v1::Dataset* dataset) const;
+  absl::StatusOr<v1::Plan> PlanOn(const JobRun& run,
+                                  const std::vector<v1::WorkerInfo>& workers) const;
+  void Place(Turn turn);
+  // False: the head has to wait.
+  bool PlaceHead(Turn turn);
+  void StartOn(const v1::Plan& plan, Turn turn);
+  std::string WhyItWaits(const JobRun& run, const absl::Status& on_free) const;
+  JobRun* FindRun(const std::string& job_id);
+  JobRun* FindGenerate(int64_t request);
+  int NumGenerates() const;
+  void ForgetEnded();
+
+  const PlanFunctions plan_;
+  int64_t last_job_number_;
+  absl::Time settled_at_ = absl::InfinitePast();
+  int64_t last_generate_ = 0;
+  bool place_ = false;  // something has changed that may let the head of the queue run
+  WorkerTable workers_;
+  std::deque<std::unique_ptr<JobRun>> queue_;
+  Runs running_;
+};
+
+}  // namespace headrace

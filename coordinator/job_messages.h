@@ -1,0 +1,157 @@
+// What goes into the job machine and what comes out. Plain data; the driver (job_driver.h) makes
+// the events and carries the commands out, scripts in job_machine_test.cc write both as text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "headrace/v1/cluster.pb.h"
+#include "headrace/v1/job.pb.h"
+#include "headrace/v1/worker.pb.h"
+
+namespace headrace {
+
+// ---- Events: what has happened.
+
+struct WorkerJoined {
+  v1::WorkerInfo worker;
+};
+struct WorkerLost {
+  std::string worker;
+  std::string instance;
+  std::string reason;  // "no heartbeat for 2.0 s"
+};
+struct WorkerBeat {
+  std::string worker;
+  std::string instance;
+  std::string job_id;  // what it serves; empty: nothing
+};
+// `request` in these three is the driver's number for the caller that waits for a Reply.
+struct JobSubmitted {
+  int64_t request = 0;
+  v1::JobSpec spec;
+  v1::Dataset dataset;
+  v1::JobOptions options;
+};
+struct GenerateSubmitted {
+  int64_t request = 0;
+  v1::GenerateRequest generate;
+  v1::Job trained;  // whose weights to use
+};
+struct CancelRequested {
+  int64_t request = 0;
+  std::string job_id;
+};
+// The caller of a generate request has gone away or waited too long.
+struct GenerateAbandoned {
+  int64_t request = 0;
+  std::string reason;
+};
+struct StageReported {
+  std::string worker;
+  std::string instance;
+  v1::StageEvent event;
+};
+enum class CallKind { kAssign, kStart, kStop };
+struct CallEnded {
+  CallKind kind = CallKind::kAssign;
+  std::string worker;
+  std::string instance;
+  std::string job_id;
+  int64_t generation = 0;
+  absl::Status status;
+  v1::FlightRecord flight_record;  // kStop
+};
+struct WeightsHashed {
+  std::string job_id;
+  int64_t generation = 0;
+  absl::StatusOr<std::string> sha256;
+};
+// What the machine wanted saved could not be.
+struct StoreFailed {
+  absl::Status status;
+};
+struct TimePassed {};
+
+using Event = std::variant<WorkerJoined, WorkerLost, WorkerBeat, JobSubmitted, GenerateSubmitted,
+                           CancelRequested, GenerateAbandoned, StageReported, CallEnded,
+                           WeightsHashed, StoreFailed, TimePassed>;
+
+// ---- Commands: what to do about it, in this order.
+
+struct AssignCall {
+  std::string worker;
+  std::string instance;
+  v1::StageAssignment assignment;
+};
+struct StartCall {
+  std::string worker;
+  std::string instance;
+  std::string job_id;
+  int64_t generation = 0;
+};
+struct StopCall {
+  std::string worker;
+  std::string instance;
+  std::string job_id;
+  int64_t generation = 0;
+  std::string reason;
+};
+// The worker serves this from now on (empty: nothing), whatever it says of itself.
+struct SetServing {
+  std::string worker;
+  std::string instance;
+  std::string job_id;
+  int64_t generation = 0;
+};
+// Verifies the slices and hashes their payloads in order.
+struct HashWeights {
+  std::string job_id;
+  int64_t generation = 0;
+  std::vector<v1::WeightsSlice> slices;
+};
+struct SaveJob {
+  v1::Job job;  // without steps
+  v1::JobOptions options;
+};
+struct SaveStep {
+  std::string job_id;
+  v1::StepResult step;
+};
+struct SaveEvent {
+  std::string job_id;
+  v1::JobEvent event;  // the store numbers it
+};
+struct SaveHashes {
+  std::string job_id;
+  v1::TensorHashes hashes;
+};
+// Answers a JobSubmitted or a CancelRequested.
+struct Reply {
+  int64_t request = 0;
+  absl::Status status;
+  std::string job_id;
+  std::string message;
+};
+struct EmitToken {
+  int64_t request = 0;
+  int64_t token = 0;
+};
+struct EndGenerate {
+  int64_t request = 0;
+  absl::Status status;
+};
+
+using Command = std::variant<AssignCall, StartCall, StopCall, SetServing, HashWeights, SaveJob,
+                             SaveStep, SaveEvent, SaveHashes, Reply, EmitToken, EndGenerate>;
+
+using Commands = std::vector<Command>;
+
+// "RUNNING"
+std::string ShortName(v1::JobState state);
+
+}  // namespace headrace

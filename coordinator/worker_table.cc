@@ -1,0 +1,88 @@
+#include "coordinator/worker_table.h"
+
+#include <algorithm>
+
+namespace headrace {
+namespace {
+
+constexpr size_t kMaxLost = 10000;
+
+}  // namespace
+
+void WorkerTable::Join(const v1::WorkerInfo& info) {
+  WorkerSlot& slot = slots_[info.name()];
+  if (slot.info.instance() == info.instance()) {
+    slot.info = info;  // the same process once more: it knows its new address, we what it serves
+    return;
+  }
+  slot = WorkerSlot();
+  slot.info = info;
+  const auto lost = lost_.find(info.name());
+  const bool is_back = lost != lost_.end() && lost->second == info.instance();
+  if (is_back || !info.job_id().empty()) slot.state = WorkerSlot::State::kDraining;
+}
+
+void WorkerTable::Lose(const std::string& name) {
+  const auto it = slots_.find(name);
+  if (it == slots_.end()) return;
+  if (lost_.size() >= kMaxLost) lost_.clear();  // strangers' names must not pile up
+  lost_[name] = it->second.info.instance();
+  slots_.erase(it);
+}
+
+WorkerSlot* WorkerTable::Find(const std::string& name, const std::string& instance) {
+  WorkerSlot* slot = Find(name);
+  return slot != nullptr && slot->info.instance() == instance ? slot : nullptr;
+}
+
+WorkerSlot* WorkerTable::Find(const std::string& name) {
+  const auto it = slots_.find(name);
+  return it == slots_.end() ? nullptr : &it->second;
+}
+
+std::vector<v1::WorkerInfo> WorkerTable::Free() const {
+  std::vector<v1::WorkerInfo> free;
+  for (const auto& [name, slot] : slots_) {
+    if (slot.state == WorkerSlot::State::kFree) free.push_back(slot.info);
+  }
+  return free;
+}
+
+std::vector<v1::WorkerInfo> WorkerTable::Living() const {
+  std::vector<v1::WorkerInfo> living;
+  for (const auto& [name, slot] : slots_) living.push_back(slot.info);
+  return living;
+}
+
+void WorkerTable::Serve(WorkerSlot* slot, const std::string& job_id, int64_t generation,
+                        Commands* out) {
+  slot->state = WorkerSlot::State::kServing;
+  slot->job_id = job_id;
+  slot->generation = generation;
+  slot->idle_since = absl::InfiniteFuture();
+  out->push_back(SetServing{slot->info.name(), slot->info.instance(), job_id, generation});
+}
+
+void WorkerTable::Release(WorkerSlot* slot, bool answered, Commands* out) {
+  slot->state = answered ? WorkerSlot::State::kFree : WorkerSlot::State::kDraining;
+  slot->job_id.clear();
+  slot->generation = 0;
+  out->push_back(SetServing{slot->info.name(), slot->info.instance(), "", 0});
+}
+
+bool WorkerTable::Beat(WorkerSlot* slot, const std::string& job_id, absl::Time now) {
+  if (slot->state == WorkerSlot::State::kServing) {
+    const bool serves = job_id == slot->job_id;
+    slot->idle_since = serves ? absl::InfiniteFuture() : std::min(slot->idle_since, now);
+    return false;
+  }
+  if (!job_id.empty()) {  // it was told to stop, but is not done with it yet
+    slot->state = WorkerSlot::State::kDraining;
+    return false;
+  }
+  if (slot->state == WorkerSlot::State::kFree) return false;
+  slot->state = WorkerSlot::State::kFree;
+  return true;
+}
+
+}  // namespace headrace

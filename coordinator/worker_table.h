@@ -1,0 +1,64 @@
+// The job machine's view of the workers: who is there and what each may serve. Pure.
+//
+//              Join                  Serve
+//   (absent) ────────▶ kFree ─────────────────▶ kServing
+//                        ▲                         │
+//                        │ stop answered           │
+//                        ├─────────────────────────┤
+//                        │                         │ stop not answered, or kFree and
+//                        │ a heartbeat says        ▼ a heartbeat says "serves"
+//                        └──────────────────── kDraining      Lose: from any of them, (absent)
+//                          "serves nothing"
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/job_messages.h"
+#include "headrace/v1/cluster.pb.h"
+
+namespace headrace {
+
+struct WorkerSlot {
+  enum class State { kFree, kServing, kDraining };
+
+  v1::WorkerInfo info;
+  State state = State::kFree;
+  std::string job_id;  // kServing
+  int64_t generation = 0;
+  uint64_t last_sequence = 0;  // of its reports
+  // kServing, but its heartbeats have said otherwise since then.
+  absl::Time idle_since = absl::InfiniteFuture();
+};
+
+class WorkerTable {
+ public:
+  // A worker that says it still serves something, or that was lost and is back (it was stopped, or
+  // cut off), starts as kDraining: its heartbeats tell when it is free.
+  void Join(const v1::WorkerInfo& info);
+  void Lose(const std::string& name);
+
+  // nullptr: no such worker, or another instance has its name now.
+  WorkerSlot* Find(const std::string& name, const std::string& instance);
+  // The living worker of this name, whichever instance.
+  WorkerSlot* Find(const std::string& name);
+
+  // In order of names.
+  std::vector<v1::WorkerInfo> Free() const;
+  std::vector<v1::WorkerInfo> Living() const;
+
+  void Serve(WorkerSlot* slot, const std::string& job_id, int64_t generation, Commands* out);
+  // After a StopCall: answered or not.
+  void Release(WorkerSlot* slot, bool answered, Commands* out);
+  // What a heartbeat said. True: a worker became free by it.
+  bool Beat(WorkerSlot* slot, const std::string& job_id, absl::Time now);
+
+ private:
+  std::map<std::string, WorkerSlot> slots_;
+  std::map<std::string, std::string> lost_;  // name → the instance last lost
+};
+
+}  // namespace headrace
