@@ -1,0 +1,145 @@
+#include "coordinator/coordinator_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/grpc_status.h"
+#include "common/status.h"
+#include "common/token_file.h"
+#include "plan/job_check.h"
+
+namespace headrace {
+namespace {
+
+constexpr absl::Duration kCommitTime = absl::Seconds(10);  // for a commit on a slow disk
+constexpr int64_t kMaxEventsAtOnce = 10000;
+
+}  // namespace
+
+grpc::Status CoordinatorServiceImpl::Answer(const char* method, const absl::Status& status) {
+  parts_.metrics->CountRpc(method, status);
+  return ToGrpc(status);
+}
+
+// The data must be here and be what the request says, for workers will believe it.
+absl::Status CoordinatorServiceImpl::CheckDataset(const v1::Dataset& dataset) {
+  absl::StatusOr<std::string> path = parts_.store->blobs().Path(dataset.sha256());
+  if (absl::IsNotFound(path.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("upload the data first: ", path.status().message()));
+  }
+  if (!path.ok()) return path.status();
+  absl::StatusOr<std::unique_ptr<TokenFile>> opened = TokenFile::Open(*path);
+  if (!opened.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("blob ", dataset.sha256(), " is no token file: ", opened.status().message()));
+  }
+  const TokenFile& file = **opened;
+  if (file.size() != dataset.num_tokens() || file.max_token() != dataset.max_token() ||
+      file.token_bytes() != dataset.token_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the dataset says ", dataset.num_tokens(), " tokens of ",
+                     dataset.token_bytes(), " bytes up to ", dataset.max_token(), ", its blob ",
+                     file.size(), " of ", file.token_bytes(), " up to ", file.max_token()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
+                                            v1::SubmitJobResponse* response) {
+  HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), &request.dataset()));
+  HEADRACE_RETURN_IF_ERROR(CheckDataset(request.dataset()));
+  HEADRACE_ASSIGN_OR_RETURN(const JobDriver::Submitted submitted,
+                            parts_.driver->Submit(request, absl::Now() + kCommitTime));
+  response->set_job_id(submitted.job_id);
+  response->set_message(submitted.message);
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::SubmitJob(grpc::ServerContext*,
+                                               const v1::SubmitJobRequest* request,
+                                               v1::SubmitJobResponse* response) {
+  return Answer("SubmitJob", Submit(*request, response));
+}
+
+absl::Status CoordinatorServiceImpl::Get(const v1::GetJobRequest& request,
+                                         v1::GetJobResponse* response) {
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
+  HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, jobs.LoadJob(id));
+  HEADRACE_ASSIGN_OR_RETURN(std::vector<v1::StepResult> steps, jobs.LoadSteps(id, 0, 0));
+  *response->mutable_job() = std::move(stored.job);
+  for (v1::StepResult& step : steps) *response->mutable_job()->add_steps() = std::move(step);
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                                            v1::GetJobResponse* response) {
+  return Answer("GetJob", Get(*request, response));
+}
+
+grpc::Status CoordinatorServiceImpl::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                                              v1::ListJobsResponse* response) {
+  absl::StatusOr<std::vector<v1::Job>> jobs = parts_.store->jobs().ListJobs();
+  if (jobs.ok()) {
+    for (v1::Job& job : *jobs) *response->add_jobs() = std::move(job);
+  }
+  return Answer("ListJobs", jobs.status());
+}
+
+grpc::Status CoordinatorServiceImpl::CancelJob(grpc::ServerContext*,
+                                               const v1::CancelJobRequest* request,
+                                               v1::CancelJobResponse*) {
+  absl::StatusOr<std::string> id = parts_.store->jobs().FindJob(request->job());
+  return Answer("CancelJob",
+                id.ok() ? parts_.driver->Cancel(*id, absl::Now() + kCommitTime) : id.status());
+}
+
+absl::Status CoordinatorServiceImpl::ListEvents(const v1::ListJobEventsRequest& request,
+                                                v1::ListJobEventsResponse* response) {
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
+  HEADRACE_ASSIGN_OR_RETURN(std::vector<v1::JobEvent> events,
+                            jobs.LoadEvents(id, request.after_event(), kMaxEventsAtOnce));
+  for (v1::JobEvent& event : events) *response->add_events() = std::move(event);
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::ListJobEvents(grpc::ServerContext*,
+                                                   const v1::ListJobEventsRequest* request,
+                                                   v1::ListJobEventsResponse* response) {
+  return Answer("ListJobEvents", ListEvents(*request, response));
+}
+
+grpc::Status CoordinatorServiceImpl::ListWorkers(grpc::ServerContext*,
+                                                 const v1::ListWorkersRequest*,
+                                                 v1::ListWorkersResponse* response) {
+  for (v1::WorkerInfo& worker : parts_.registry->List()) {
+    *response->add_workers() = std::move(worker);
+  }
+  return Answer("ListWorkers", absl::OkStatus());
+}
+
+absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
+                                          v1::PlanJobResponse* response) {
+  HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
+  absl::StatusOr<v1::Plan> plan =
+      parts_.plan.train(request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()));
+  // For SubmitJob too few workers are a reason to wait, here they are the answer.
+  if (absl::IsUnavailable(plan.status())) {
+    return absl::FailedPreconditionError(plan.status().message());
+  }
+  if (!plan.ok()) return plan.status();
+  *response->mutable_plan() = *std::move(plan);
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::PlanJob(grpc::ServerContext*,
+                                             const v1::PlanJobRequest* request,
+                                             v1::PlanJobResponse* response) {
+  return Answer("PlanJob", Plan(*request, response));
+}
+
+}  // namespace headrace

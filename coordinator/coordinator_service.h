@@ -1,0 +1,83 @@
+// What clients call. RPC in, call out; decides nothing. Handlers run on gRPC's bounded pool of
+// threads; those that read the store or move blobs wait for the disk there, never for one another.
+#pragma once
+
+#include <atomic>
+
+#include "coordinator/job_driver.h"
+#include "coordinator/metrics.h"
+#include "coordinator/registry.h"
+#include "coordinator/store/store.h"
+#include "coordinator/stream_guard.h"
+#include "coordinator/watch_hub.h"
+#include "headrace/v1/cluster.grpc.pb.h"
+
+namespace headrace {
+
+// Thread-safe, as gRPC asks. The parts must outlive it.
+class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
+ public:
+  struct Parts {
+    Store* store = nullptr;
+    Registry* registry = nullptr;
+    JobDriver* driver = nullptr;
+    WatchHub* hub = nullptr;
+    Metrics* metrics = nullptr;
+    PlanFunctions plan;
+    StreamGuard* watches = nullptr;
+    StreamGuard* blobs = nullptr;
+    StreamGuard* generates = nullptr;
+  };
+  explicit CoordinatorServiceImpl(Parts parts) : parts_(std::move(parts)) {}
+
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                         v1::SubmitJobResponse* response) override;
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::GetJobResponse* response) override;
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                        v1::ListJobsResponse* response) override;
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override;
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse*) override;
+  grpc::Status ListJobEvents(grpc::ServerContext*, const v1::ListJobEventsRequest* request,
+                             v1::ListJobEventsResponse* response) override;
+  grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest*,
+                           v1::ListWorkersResponse* response) override;
+  grpc::Status PlanJob(grpc::ServerContext*, const v1::PlanJobRequest* request,
+                       v1::PlanJobResponse* response) override;
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status StatBlob(grpc::ServerContext*, const v1::StatBlobRequest* request,
+                        v1::StatBlobResponse* response) override;
+  grpc::Status UploadBlob(grpc::ServerContext* context,
+                          grpc::ServerReader<v1::UploadBlobRequest>* reader,
+                          v1::UploadBlobResponse*) override;
+  grpc::Status DownloadBlob(grpc::ServerContext* context, const v1::DownloadBlobRequest* request,
+                            grpc::ServerWriter<v1::DownloadBlobResponse>* writer) override;
+
+ private:
+  grpc::Status Answer(const char* method, const absl::Status& status);
+
+  // coordinator_service.cc
+  absl::Status CheckDataset(const v1::Dataset& dataset);
+  absl::Status Submit(const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response);
+  absl::Status Get(const v1::GetJobRequest& request, v1::GetJobResponse* response);
+  absl::Status ListEvents(const v1::ListJobEventsRequest& request,
+                          v1::ListJobEventsResponse* response);
+  absl::Status Plan(const v1::PlanJobRequest& request, v1::PlanJobResponse* response);
+
+  // stream_handlers.cc
+  absl::Status Watch(grpc::ServerContext* context, const v1::WatchJobRequest& request,
+                     grpc::ServerWriter<v1::WatchJobResponse>* writer);
+  absl::Status RunGenerate(grpc::ServerContext* context, const v1::GenerateRequest& request,
+                           grpc::ServerWriter<v1::GenerateResponse>* writer);
+  absl::Status Upload(grpc::ServerContext* context,
+                      grpc::ServerReader<v1::UploadBlobRequest>* reader);
+  absl::Status Download(grpc::ServerContext* context, const v1::DownloadBlobRequest& request,
+                        grpc::ServerWriter<v1::DownloadBlobResponse>* writer);
+
+  const Parts parts_;
+};
+
+}  // namespace headrace

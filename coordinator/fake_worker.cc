@@ -1,0 +1,260 @@
+#include "coordinator/fake_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/blob_transfer.h"
+#include "common/channel.h"
+#include "common/file.h"
+#include "common/safetensors.h"
+#include "common/sha256.h"
+
+namespace headrace {
+namespace {
+
+constexpr absl::Duration kBeat = absl::Milliseconds(100);
+
+std::atomic<int> instances = 0;
+
+void SetDeadline(grpc::ClientContext* context) {
+  context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(10)));
+}
+
+}  // namespace
+
+FakeWorker::FakeWorker(const std::string& coordinator, const std::string& name, Behaviour behaviour)
+    : name_(name),
+      behaviour_(std::move(behaviour)),
+      instance_(absl::StrCat(name, "#", ++instances)) {
+  const auto channel = MakeChannel(coordinator, ChannelUse::kControl);
+  blobs_ = v1::CoordinatorService::NewStub(channel);
+  registry_ = v1::WorkerRegistryService::NewStub(channel);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  EXPECT_TRUE(AddListener(&builder, "127.0.0.1:0", &port).ok());
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+
+  v1::RegisterWorkerRequest request;
+  v1::WorkerInfo* info = request.mutable_worker();
+  info->set_name(name);
+  info->set_instance(instance_);
+  info->set_address(absl::StrCat("127.0.0.1:", port));
+  info->set_device("cpu");
+  info->set_memory_limit_bytes(int64_t{8} << 30);
+  info->set_threads(1);
+  info->set_flops_per_second(1e11);
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::RegisterWorkerResponse response;
+  const grpc::Status status = registry_->RegisterWorker(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  beater_ = std::thread([this] { Beat(); });
+  worker_ = std::thread([this] { Work(); });
+}
+
+FakeWorker::~FakeWorker() {
+  Die();
+  beater_.join();
+  worker_.join();
+}
+
+void FakeWorker::Die() {
+  dead_ = true;
+  work_.Close();
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  server_->Shutdown(absl::ToChronoTime(absl::Now()));
+}
+
+bool FakeWorker::AwaitStopped(int times, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto seen = [&] { return stopped_ >= times; };
+  return mu_.AwaitWithDeadline(absl::Condition(&seen), deadline);
+}
+
+void FakeWorker::Beat() {
+  while (!dead_) {
+    v1::HeartbeatRequest request;
+    request.set_worker(name_);
+    request.set_instance(instance_);
+    {
+      absl::MutexLock lock(&mu_);
+      request.set_job_id(assignment_.job_id());
+      request.set_generation(assignment_.generation());
+    }
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    v1::HeartbeatResponse response;
+    registry_->Heartbeat(&context, request, &response);
+    absl::MutexLock lock(&mu_);
+    mu_.AwaitWithTimeout(absl::Condition(&closed_), kBeat);
+  }
+}
+
+void FakeWorker::Work() {
+  while (true) {
+    auto next = work_.Pop(absl::InfiniteFuture());
+    if (!next.ok()) return;
+    (*next)();
+  }
+}
+
+void FakeWorker::Report(v1::StageEvent event) {
+  if (dead_) return;
+  v1::ReportEventsRequest request;
+  request.set_worker(name_);
+  request.set_instance(instance_);
+  event.set_sequence(++sequence_);
+  *request.add_events() = std::move(event);
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::ReportEventsResponse response;
+  registry_->ReportEvents(&context, request, &response);
+}
+
+grpc::Status FakeWorker::AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
+                                     v1::AssignStageResponse*) {
+  absl::MutexLock lock(&mu_);
+  if (!assignment_.job_id().empty()) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "busy with another job");
+  }
+  ++assigned_;
+  assignment_ = request->assignment();
+  const v1::StageAssignment assignment = assignment_;
+  work_
+      .Push(
+          [this, assignment] {
+            v1::StageEvent event;
+            event.set_job_id(assignment.job_id());
+            event.set_generation(assignment.generation());
+            event.set_stage(assignment.stage());
+            event.mutable_ready();
+            Report(event);
+          },
+          1, absl::InfinitePast())
+      .IgnoreError();
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::StartStage(grpc::ServerContext*, const v1::StartStageRequest*,
+                                    v1::StartStageResponse*) {
+  absl::MutexLock lock(&mu_);
+  const v1::StageAssignment assignment = assignment_;
+  work_
+      .Push([this,
+             assignment] { assignment.has_generate() ? Generate(assignment) : Train(assignment); },
+            1, absl::InfinitePast())
+      .IgnoreError();
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::StopStage(grpc::ServerContext*, const v1::StopStageRequest* request,
+                                   v1::StopStageResponse* response) {
+  absl::MutexLock lock(&mu_);
+  ++stopped_;
+  response->mutable_flight_record()->add_entries(absl::StrCat(name_, " was stopped"));
+  const v1::StageAssignment assignment = assignment_;
+  if (request->job_id() == assignment_.job_id()) assignment_.Clear();
+  if (behaviour_.delayed_confession.empty()) return grpc::Status::OK;
+  work_
+      .Push(
+          [this, assignment] {
+            v1::StageEvent event;
+            event.set_job_id(assignment.job_id());
+            event.set_generation(assignment.generation());
+            event.set_stage(assignment.stage());
+            event.mutable_failed()->set_reason(behaviour_.delayed_confession);
+            Report(event);
+          },
+          1, absl::InfinitePast())
+      .IgnoreError();
+  return grpc::Status::OK;
+}
+
+void FakeWorker::Train(const v1::StageAssignment& assignment) {
+  v1::StageEvent event;
+  event.set_job_id(assignment.job_id());
+  event.set_generation(assignment.generation());
+  event.set_stage(assignment.stage());
+  const bool last = assignment.stage() + 1 == assignment.plan().stages();
+  for (int64_t step = 1; step <= assignment.spec().training().steps(); ++step) {
+    if (step == behaviour_.nan_at_step) {
+      Finish(assignment, step - 1, absl::StrCat("step ", step, ": the loss is NaN"));
+      return;
+    }
+    if (step == behaviour_.fail_at_step) {
+      event.mutable_failed()->set_reason(behaviour_.failure);
+      event.mutable_failed()->set_blamed_worker(behaviour_.blamed);
+      event.mutable_failed()->mutable_flight_record()->add_entries("what failed");
+      Report(event);
+      return;
+    }
+    v1::StageStep* report = event.mutable_step();
+    report->Clear();
+    report->set_step(step);
+    report->mutable_seconds()->set_wall(1);
+    report->mutable_seconds()->set_compute(0.75);
+    if (last) report->set_loss(5.0 / static_cast<double>(step));
+    if (assignment.options().hash_tensors()) {
+      report->mutable_tensor_hashes()->add_names("weight w");
+      report->mutable_tensor_hashes()->add_hashes(42);
+    }
+    Report(event);
+    if (step == behaviour_.hold_after_step) return;
+  }
+  Finish(assignment, assignment.spec().training().steps(), "");
+}
+
+void FakeWorker::Finish(const v1::StageAssignment& assignment, int64_t step,
+                        const std::string& reason) {
+  const float value = static_cast<float>(assignment.stage());
+  const std::string content =
+      SafetensorsHeader({{absl::StrCat("w", assignment.stage()), {1}, &value}}, {}) +
+      std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  const std::string path =
+      absl::StrCat(::testing::TempDir(), "/slice-", instance_, "-", assignment.job_id());
+  EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+  const std::string sha256 = Sha256Hex(content);
+  const absl::Status uploaded =
+      UploadBlob(blobs_.get(), path, sha256, absl::Now() + absl::Seconds(10));
+  EXPECT_TRUE(uploaded.ok()) << uploaded;
+  std::filesystem::remove(path);
+  v1::StageEvent event;
+  event.set_job_id(assignment.job_id());
+  event.set_generation(assignment.generation());
+  event.set_stage(assignment.stage());
+  v1::StageFinished* finished = event.mutable_finished();
+  const v1::StagePlan& plan = assignment.plan().stage(static_cast<int>(assignment.stage()));
+  finished->mutable_weights()->set_first_layer(plan.first_layer());
+  finished->mutable_weights()->set_end_layer(plan.end_layer());
+  finished->mutable_weights()->set_sha256(sha256);
+  finished->mutable_weights()->set_size_bytes(static_cast<int64_t>(content.size()));
+  finished->set_weights_step(step);
+  finished->set_stop_reason(reason);
+  Report(event);
+}
+
+void FakeWorker::Generate(const v1::StageAssignment& assignment) {
+  v1::StageEvent event;
+  event.set_job_id(assignment.job_id());
+  event.set_generation(assignment.generation());
+  event.set_stage(assignment.stage());
+  const v1::GenerateRequest& request = assignment.generate().request();
+  for (int64_t i = 0; i < request.max_tokens(); ++i) {
+    event.set_token(request.prompt(0) + i);
+    Report(event);
+    if (i == behaviour_.hold_after_token) return;
+  }
+  event.mutable_finished();
+  Report(event);
+}
+
+}  // namespace headrace

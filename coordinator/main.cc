@@ -1,0 +1,61 @@
+// headrace-coordinator: flags and signals; coordinator.h is the rest.
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "coordinator/coordinator.h"
+
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr absl::Duration kStopTime = absl::Seconds(1);
+
+struct Flags {
+  headrace::CoordinatorOptions options;
+  bool die_with_parent = false;
+};
+
+void AddFlags(CLI::App* app, Flags* flags) {
+  headrace::CoordinatorOptions& options = flags->options;
+  app->add_option("--listen", options.listen,
+                  "Address to serve on: host:port, port 0 for any, or unix:/path")
+      ->capture_default_str();
+  app->add_option("--data-dir", options.data_dir, "Folder of jobs, data and weights")->required();
+  app->add_option("--metrics", options.metrics, "Address to serve Prometheus metrics on");
+  app->add_option("--address-file", options.address_file,
+                  "File to write the bound address to, once it serves");
+  app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process does");
+}
+
+int Serve(const Flags& flags) {
+  auto coordinator = headrace::Coordinator::Start(flags.options);
+  if (!coordinator.ok()) {
+    headrace::LogError(std::string(coordinator.status().message()));
+    return absl::IsInvalidArgument(coordinator.status()) ? kExitUsage : 1;
+  }
+  headrace::LogInfo(absl::StrCat("serving on ", (*coordinator)->address()));
+  const int signal = headrace::WaitForSignal();
+  headrace::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  (*coordinator)->Stop(kStopTime);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  headrace::TuneMalloc();
+  headrace::BlockSignals();
+  headrace::SetLogSource("coordinator");
+  CLI::App app("Headrace's coordinator: takes jobs, plans them and hands them to workers.");
+  Flags flags;
+  AddFlags(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (flags.die_with_parent) headrace::DieWithParent();
+  return Serve(flags);
+}

@@ -1,0 +1,66 @@
+// What Prometheus sees (docs/architecture.md has the list). Series of a job go when it has ended,
+// but for the counts of jobs by state.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "headrace/v1/job.pb.h"
+
+namespace headrace {
+
+// Thread-safe.
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  // Serves them at http://`address`/metrics until this goes away. UNAVAILABLE: cannot listen there.
+  absl::Status Serve(const std::string& address);
+
+  void SetWorkersAlive(int64_t count);
+  void SetBlobBytes(int64_t bytes);
+  // A job is in this state now.
+  void SetJob(const v1::Job& job);
+  void AddStep(const std::string& job_id, const v1::StepResult& step);
+  void CountRpc(const std::string& method, const absl::Status& status);
+
+ private:
+  struct JobSeries {
+    prometheus::Counter* steps = nullptr;
+    prometheus::Gauge* loss = nullptr;
+    prometheus::Gauge* step_seconds = nullptr;
+    prometheus::Gauge* bubble = nullptr;
+  };
+  JobSeries& SeriesOf(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveSeries(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // shared_ptr: the exposer asks for one.
+  const std::shared_ptr<prometheus::Registry> registry_;
+  prometheus::Family<prometheus::Gauge>& jobs_;
+  prometheus::Family<prometheus::Gauge>& workers_;
+  prometheus::Family<prometheus::Gauge>& blob_bytes_;
+  prometheus::Family<prometheus::Counter>& steps_;
+  prometheus::Family<prometheus::Gauge>& loss_;
+  prometheus::Family<prometheus::Gauge>& step_seconds_;
+  prometheus::Family<prometheus::Gauge>& bubble_;
+  prometheus::Family<prometheus::Counter>& rpcs_;
+
+  absl::Mutex mu_;
+  std::map<std::string, v1::JobState> states_ ABSL_GUARDED_BY(mu_);  // of living jobs
+  std::map<std::string, JobSeries> series_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<prometheus::Exposer> exposer_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace headrace

@@ -1,0 +1,110 @@
+#include "coordinator/registry.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace headrace {
+namespace {
+
+absl::Status Unknown(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("worker ", name, " is not registered"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo& info) {
+  std::vector<LostWorker> replaced;
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(info.name());
+  if (it == entries_.end()) {
+    if (entries_.size() >= kMaxWorkers) {
+      return absl::ResourceExhaustedError(absl::StrCat(kMaxWorkers, " workers are registered"));
+    }
+    entries_[info.name()] = Entry{info, 0, clock_->Now()};
+    entries_[info.name()].info.clear_job_id();
+    return replaced;
+  }
+  Entry& entry = it->second;
+  if (entry.info.instance() == info.instance()) {
+    const std::string job_id = entry.info.job_id();
+    entry.info = info;
+    entry.info.set_job_id(job_id);
+    entry.seen = clock_->Now();
+    return replaced;
+  }
+  if (!Expired(entry)) {
+    return absl::AlreadyExistsError(absl::StrCat("a living worker is called ", info.name(),
+                                                 " already (", entry.info.address(),
+                                                 "); choose another --name"));
+  }
+  replaced.push_back(Lost(entry));
+  entry = Entry{info, 0, clock_->Now()};
+  entry.info.clear_job_id();
+  return replaced;
+}
+
+absl::StatusOr<bool> Registry::Heartbeat(const std::string& name, const std::string& instance,
+                                         const std::string& job_id, int64_t generation) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(name);
+  if (it == entries_.end() || it->second.info.instance() != instance || Expired(it->second)) {
+    return Unknown(name);
+  }
+  Entry& entry = it->second;
+  entry.seen = clock_->Now();
+  return !job_id.empty() && (job_id != entry.info.job_id() || generation != entry.generation);
+}
+
+absl::Status Registry::Check(const std::string& name, const std::string& instance) const {
+  absl::MutexLock lock(&mu_);
+  return Find(name, instance) != nullptr ? absl::OkStatus() : Unknown(name);
+}
+
+void Registry::SetServing(const std::string& name, const std::string& instance,
+                          const std::string& job_id, int64_t generation) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(name);
+  if (it == entries_.end() || it->second.info.instance() != instance) return;
+  it->second.info.set_job_id(job_id);
+  it->second.generation = generation;
+}
+
+std::vector<LostWorker> Registry::Expire() {
+  std::vector<LostWorker> lost;
+  absl::MutexLock lock(&mu_);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    if (!Expired(it->second)) {
+      ++it;
+      continue;
+    }
+    lost.push_back(Lost(it->second));
+    it = entries_.erase(it);
+  }
+  return lost;
+}
+
+std::vector<v1::WorkerInfo> Registry::List() const {
+  std::vector<v1::WorkerInfo> workers;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [name, entry] : entries_) {
+    if (Expired(entry)) continue;
+    v1::WorkerInfo& info = workers.emplace_back(entry.info);
+    info.set_seen_seconds_ago(absl::ToDoubleSeconds(clock_->Now() - entry.seen));
+    info.set_alive(true);
+  }
+  return workers;
+}
+
+const Registry::Entry* Registry::Find(const std::string& name, const std::string& instance) const {
+  const auto it = entries_.find(name);
+  if (it == entries_.end() || it->second.info.instance() != instance) return nullptr;
+  return &it->second;
+}
+
+LostWorker Registry::Lost(const Entry& entry) const {
+  const double silent_s = absl::ToDoubleSeconds(clock_->Now() - entry.seen);
+  return LostWorker{entry.info.name(), entry.info.instance(),
+                    absl::StrFormat("no heartbeat for %.1f s", silent_s)};
+}
+
+}  // namespace headrace

@@ -1,0 +1,75 @@
+// Who is there. A worker registers under a name and keeps its lease by heartbeats; one that is
+// silent for longer is lost. Nothing of this is stored: after a restart of the coordinator nobody
+// is known, heartbeats get NOT_FOUND and the workers register again, each with a fresh lease.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "headrace/v1/cluster.pb.h"
+
+namespace headrace {
+
+struct LostWorker {
+  std::string name;
+  std::string instance;
+  std::string reason;  // "no heartbeat for 2.1 s"
+};
+
+// Thread-safe; never blocks.
+class Registry {
+ public:
+  static constexpr int kMaxWorkers = 4096;
+
+  // `clock` must outlive this.
+  Registry(const Clock* clock, absl::Duration lease) : clock_(clock), lease_(lease) {}
+
+  // The same instance may register again. Returns the dead worker it replaces, if it does.
+  //   ALREADY_EXISTS       a living worker has this name
+  //   RESOURCE_EXHAUSTED   kMaxWorkers are there
+  absl::StatusOr<std::vector<LostWorker>> Register(const v1::WorkerInfo& info);
+
+  // Renews the lease. Says whether the stage that the worker reports is one it must end.
+  //   NOT_FOUND  not registered, another instance's name, or the lease has run out
+  absl::StatusOr<bool> Heartbeat(const std::string& name, const std::string& instance,
+                                 const std::string& job_id, int64_t generation);
+
+  // NOT_FOUND as Heartbeat.
+  absl::Status Check(const std::string& name, const std::string& instance) const;
+
+  // What the worker serves from now on (empty: nothing). Unknown ones are ignored.
+  void SetServing(const std::string& name, const std::string& instance, const std::string& job_id,
+                  int64_t generation);
+
+  // Takes out those whose lease has run out.
+  std::vector<LostWorker> Expire();
+
+  // Living ones in order of names, with job_id, seen_seconds_ago and alive filled in.
+  std::vector<v1::WorkerInfo> List() const;
+
+ private:
+  struct Entry {
+    v1::WorkerInfo info;
+    int64_t generation = 0;
+    absl::Time seen;
+  };
+  const Entry* Find(const std::string& name, const std::string& instance) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  bool Expired(const Entry& entry) const { return clock_->Now() - entry.seen > lease_; }
+  LostWorker Lost(const Entry& entry) const;
+
+  const Clock* const clock_;
+  const absl::Duration lease_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace headrace

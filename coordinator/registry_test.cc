@@ -1,0 +1,104 @@
+#include "coordinator/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+class RegistryTest : public ::testing::Test {
+ protected:
+  static v1::WorkerInfo Info(const std::string& name, const std::string& instance) {
+    v1::WorkerInfo info;
+    info.set_name(name);
+    info.set_instance(instance);
+    info.set_address("127.0.0.1:5000");
+    return info;
+  }
+  absl::Status Beat(const std::string& name, const std::string& instance) {
+    return registry_.Heartbeat(name, instance, "", 0).status();
+  }
+
+  FakeClock clock_{absl::FromUnixSeconds(1000)};
+  Registry registry_{&clock_, absl::Seconds(2)};
+};
+
+TEST_F(RegistryTest, HeartbeatsKeepTheLease) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  for (int i = 0; i < 10; ++i) {
+    clock_.Advance(absl::Milliseconds(1900));
+    ASSERT_TRUE(Beat("w0", "a").ok()) << i;
+  }
+  EXPECT_TRUE(registry_.Expire().empty());
+  ASSERT_EQ(registry_.List().size(), 1u);
+  EXPECT_TRUE(registry_.List()[0].alive());
+}
+
+TEST_F(RegistryTest, SilenceBeyondTheLeaseLosesTheWorker) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  clock_.Advance(absl::Milliseconds(2100));
+  EXPECT_TRUE(registry_.List().empty());
+  EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound) << "even before it is swept";
+  const auto lost = registry_.Expire();
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].name, "w0");
+  EXPECT_EQ(lost[0].instance, "a");
+  EXPECT_EQ(lost[0].reason, "no heartbeat for 2.1 s");
+  EXPECT_TRUE(registry_.Register(Info("w0", "a")).ok()) << "it may come back";
+}
+
+TEST_F(RegistryTest, RefusesASecondLivingWorkerOfTheName) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  const absl::Status status = registry_.Register(Info("w0", "b")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("w0"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:5000"));
+  EXPECT_TRUE(Beat("w0", "a").ok()) << "the first is untouched";
+}
+
+TEST_F(RegistryTest, ANewProcessReplacesADeadOneOfItsName) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  clock_.Advance(absl::Seconds(3));
+  const auto replaced = registry_.Register(Info("w0", "b"));
+  ASSERT_TRUE(replaced.ok());
+  ASSERT_EQ(replaced->size(), 1u);
+  EXPECT_EQ(replaced->at(0).instance, "a");
+  EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Beat("w0", "b").ok());
+}
+
+TEST_F(RegistryTest, TheSameProcessMayRegisterTwice) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  registry_.SetServing("w0", "a", "j1", 1);
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  EXPECT_EQ(registry_.List()[0].job_id(), "j1");
+}
+
+TEST_F(RegistryTest, KnowsNobodyAfterARestart) {
+  EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry_.Check("w0", "a").code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(RegistryTest, TellsAStageOfNoLivingGenerationToEnd) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  registry_.SetServing("w0", "a", "j1", 2);
+  EXPECT_FALSE(*registry_.Heartbeat("w0", "a", "j1", 2));
+  EXPECT_FALSE(*registry_.Heartbeat("w0", "a", "", 0)) << "it serves nothing yet";
+  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j1", 1));
+  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j2", 2));
+  registry_.SetServing("w0", "a", "", 0);
+  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j1", 2));
+}
+
+TEST_F(RegistryTest, BoundsHowManyThereAre) {
+  for (int i = 0; i < Registry::kMaxWorkers; ++i) {
+    ASSERT_TRUE(registry_.Register(Info("w" + std::to_string(i), "a")).ok());
+  }
+  EXPECT_EQ(registry_.Register(Info("one more", "a")).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace headrace
