@@ -1,0 +1,240 @@
+// Heartbeater and Reporter against a registry played by the test.
+#include "worker/heartbeater.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/temp_dir.h"
+#include "worker/reporter.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+class FakeRegistry final : public v1::WorkerRegistryService::Service {
+ public:
+  grpc::Status RegisterWorker(grpc::ServerContext*, const v1::RegisterWorkerRequest* request,
+                              v1::RegisterWorkerResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    ++registrations_;
+    known_ = register_status_.ok();
+    response->set_heartbeat_ms(20);
+    response->set_lease_ms(200);
+    return register_status_;
+  }
+  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
+                         v1::HeartbeatResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
+    ++beats_;
+    last_beat_ = *request;
+    response->set_stop_stage(stop_stage_);
+    return grpc::Status::OK;
+  }
+  grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request,
+                            v1::ReportEventsResponse*) override {
+    absl::MutexLock lock(&mu_);
+    if (refusals_ > 0) {
+      --refusals_;
+      return {grpc::StatusCode::UNAVAILABLE, "not now"};
+    }
+    for (const v1::StageEvent& event : request->events()) sequences_.push_back(event.sequence());
+    return grpc::Status::OK;
+  }
+
+  absl::Mutex mu_;
+  grpc::Status register_status_ ABSL_GUARDED_BY(mu_);
+  bool known_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_stage_ ABSL_GUARDED_BY(mu_) = false;
+  int registrations_ ABSL_GUARDED_BY(mu_) = 0;
+  int beats_ ABSL_GUARDED_BY(mu_) = 0;
+  int refusals_ ABSL_GUARDED_BY(mu_) = 0;
+  v1::HeartbeatRequest last_beat_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> sequences_ ABSL_GUARDED_BY(mu_);
+};
+
+class HeartbeaterTest : public ::testing::Test {
+ protected:
+  HeartbeaterTest() {
+    Serve();
+    stub_ = v1::WorkerRegistryService::NewStub(MakeChannel(address_, ChannelUse::kControl));
+  }
+  ~HeartbeaterTest() override { StopServing(); }
+
+  void Serve() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    ASSERT_TRUE(AddListener(&builder, address_, &port).ok());
+    builder.RegisterService(&registry_);
+    server_ = builder.BuildAndStart();
+  }
+  void StopServing() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+    server_ = nullptr;
+  }
+
+  std::unique_ptr<Heartbeater> Begin() {
+    v1::WorkerInfo self;
+    self.set_name("w0");
+    self.set_instance("i0");
+    HeartbeaterCallbacks callbacks;
+    callbacks.current = [](std::string* job_id, int64_t* generation) {
+      *job_id = "j7";
+      *generation = 3;
+    };
+    callbacks.stop_stage = [this](const std::string& job_id, int64_t generation) {
+      absl::MutexLock lock(&mu_);
+      stopped_ = absl::StrCat(job_id, " ", generation);
+    };
+    callbacks.lost = [this](absl::Duration silence) {
+      absl::MutexLock lock(&mu_);
+      ++losses_;
+      silence_ = silence;
+    };
+    callbacks.refused = [this](const absl::Status& why) {
+      absl::MutexLock lock(&mu_);
+      refused_ = why;
+    };
+    return std::make_unique<Heartbeater>(stub_.get(), self, std::move(callbacks));
+  }
+
+  template <typename Condition>
+  static bool Await(absl::Mutex* mu, const Condition& condition) {
+    absl::MutexLock lock(mu);
+    return mu->AwaitWithTimeout(absl::Condition(&condition), kPatience);
+  }
+
+  const TempDir dir_;
+  const std::string address_ = absl::StrCat("unix:", dir_ / "registry");
+  FakeRegistry registry_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::WorkerRegistryService::Stub> stub_;
+
+  absl::Mutex mu_;
+  std::string stopped_ ABSL_GUARDED_BY(mu_);
+  int losses_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration silence_ ABSL_GUARDED_BY(mu_);
+  absl::Status refused_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(HeartbeaterTest, RegistersThenBeatsWithTheJobItServes) {
+  const auto heartbeater = Begin();
+  const auto beaten = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return registry_.beats_ >= 3; };
+  ASSERT_TRUE(Await(&registry_.mu_, beaten));
+  absl::MutexLock lock(&registry_.mu_);
+  EXPECT_EQ(registry_.registrations_, 1);
+  EXPECT_EQ(registry_.last_beat_.worker(), "w0");
+  EXPECT_EQ(registry_.last_beat_.instance(), "i0");
+  EXPECT_EQ(registry_.last_beat_.job_id(), "j7");
+  EXPECT_EQ(registry_.last_beat_.generation(), 3);
+}
+
+TEST_F(HeartbeaterTest, RegistersAgainWhenForgotten) {
+  const auto heartbeater = Begin();
+  const auto beaten = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return registry_.beats_ >= 1; };
+  ASSERT_TRUE(Await(&registry_.mu_, beaten));
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.known_ = false;
+  }
+  const auto again = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return registry_.registrations_ >= 2 && registry_.known_;
+  };
+  EXPECT_TRUE(Await(&registry_.mu_, again));
+  absl::MutexLock lock(&mu_);
+  EXPECT_EQ(losses_, 0);
+}
+
+TEST_F(HeartbeaterTest, EndsAStageTheCoordinatorDisowns) {
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.stop_stage_ = true;
+  }
+  const auto heartbeater = Begin();
+  const auto told = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopped_ == "j7 3"; };
+  EXPECT_TRUE(Await(&mu_, told));
+}
+
+TEST_F(HeartbeaterTest, SaysOnceThatTheCoordinatorIsGoneAndComesBackWhenItDoes) {
+  const auto heartbeater = Begin();
+  const auto beaten = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return registry_.beats_ >= 1; };
+  ASSERT_TRUE(Await(&registry_.mu_, beaten));
+  StopServing();
+  const auto lost = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return losses_ > 0; };
+  ASSERT_TRUE(Await(&mu_, lost));
+  int before = 0;
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.known_ = false;  // a restarted coordinator knows nobody
+    before = registry_.registrations_;
+  }
+  Serve();
+  const auto back = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return registry_.registrations_ > before && registry_.known_;
+  };
+  EXPECT_TRUE(Await(&registry_.mu_, back));
+  absl::MutexLock lock(&mu_);
+  EXPECT_EQ(losses_, 1);
+  EXPECT_GT(silence_, absl::Milliseconds(200));
+}
+
+TEST_F(HeartbeaterTest, ABadRegistrationIsRefusedForGood) {
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.register_status_ = {grpc::StatusCode::INVALID_ARGUMENT, "no name"};
+  }
+  const auto heartbeater = Begin();
+  const auto refused = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !refused_.ok(); };
+  ASSERT_TRUE(Await(&mu_, refused));
+  absl::MutexLock lock(&mu_);
+  EXPECT_EQ(refused_.message(), "no name");
+}
+
+TEST_F(HeartbeaterTest, GoesAwayAtOnceWhileTheCoordinatorIsGone) {
+  StopServing();
+  auto heartbeater = Begin();
+  const absl::Time start = absl::Now();
+  heartbeater.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+}
+
+using ReporterTest = HeartbeaterTest;
+
+TEST_F(ReporterTest, DeliversEventsInOrderAcrossRefusals) {
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.refusals_ = 2;
+  }
+  Reporter reporter(stub_.get(), "w0", "i0");
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(reporter.Report(v1::StageEvent()).ok());
+  ASSERT_TRUE(reporter.Flush(absl::Now() + kPatience).ok());
+  absl::MutexLock lock(&registry_.mu_);
+  EXPECT_THAT(registry_.sequences_, ElementsAre(1, 2, 3));
+}
+
+TEST_F(ReporterTest, NeitherBlocksNorGrowsWithoutBoundWhileTheCoordinatorIsGone) {
+  StopServing();
+  Reporter reporter(stub_.get(), "w0", "i0");
+  v1::StageEvent event;
+  event.set_log(std::string(16 << 20, 'x'));
+  absl::Status status;
+  int attempts = 0;
+  for (; status.ok() && attempts < 100; ++attempts) status = reporter.Report(event);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(attempts, 4);  // three fit into 64 MiB with their few bytes of overhead
+}
+
+}  // namespace
+}  // namespace headrace

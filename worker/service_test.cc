@@ -1,0 +1,443 @@
+// A worker's service with a coordinator played by the test: assigns, starts and stops stages, and
+// stops them in each phase of their life.
+#include "worker/service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/channel.h"
+#include "common/sha256.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/temp_dir.h"
+#include "worker/pipeline/in_memory_pipeline.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kVocabulary = 29;
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Blobs and events.
+class FakeCoordinator final : public v1::CoordinatorService::Service,
+                              public v1::WorkerRegistryService::Service {
+ public:
+  grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request,
+                            v1::ReportEventsResponse*) override {
+    absl::MutexLock lock(&mu_);
+    events_.insert(events_.end(), request->events().begin(), request->events().end());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status StatBlob(grpc::ServerContext*, const v1::StatBlobRequest* request,
+                        v1::StatBlobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    response->set_complete(blobs_.contains(request->sha256()));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status DownloadBlob(grpc::ServerContext* context, const v1::DownloadBlobRequest* request,
+                            grpc::ServerWriter<v1::DownloadBlobResponse>* writer) override {
+    std::string blob;
+    {
+      absl::MutexLock lock(&mu_);
+      downloading_ = true;
+      const auto go = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return !stalled_ || context->IsCancelled();
+      };
+      // The context's state is not guarded by mu_, so look again now and then.
+      while (!mu_.AwaitWithTimeout(absl::Condition(&go), absl::Milliseconds(20))) {
+      }
+      blob = blobs_[request->sha256()];
+    }
+    v1::DownloadBlobResponse response;
+    response.set_size_bytes(static_cast<int64_t>(blob.size()));
+    response.set_data(blob.substr(request->offset()));
+    writer->Write(response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status UploadBlob(grpc::ServerContext*, grpc::ServerReader<v1::UploadBlobRequest>* reader,
+                          v1::UploadBlobResponse*) override {
+    v1::UploadBlobRequest request;
+    std::string sha256, blob;
+    while (reader->Read(&request)) {
+      if (!request.sha256().empty()) sha256 = request.sha256();
+      blob += request.data();
+    }
+    absl::MutexLock lock(&mu_);
+    blobs_[sha256] = blob;
+    return grpc::Status::OK;
+  }
+
+  void Put(const std::string& sha256, const std::string& blob) {
+    absl::MutexLock lock(&mu_);
+    blobs_[sha256] = blob;
+  }
+  std::string Get(const std::string& sha256) {
+    absl::MutexLock lock(&mu_);
+    return blobs_[sha256];
+  }
+  void Stall() {
+    absl::MutexLock lock(&mu_);
+    stalled_ = true;
+  }
+  bool AwaitDownload() {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&downloading_), kPatience);
+  }
+  // The first event of this job that `wanted` accepts.
+  v1::StageEvent Await(const std::function<bool(const v1::StageEvent&)>& wanted) {
+    absl::MutexLock lock(&mu_);
+    v1::StageEvent found;
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      for (const v1::StageEvent& event : events_) {
+        if (!wanted(event)) continue;
+        found = event;
+        return true;
+      }
+      return false;
+    };
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), kPatience)) << "no such event came";
+    return found;
+  }
+  void AwaitReady(int stage) {
+    Await([=](const v1::StageEvent& e) { return e.has_ready() && e.stage() == stage; });
+  }
+  v1::StageFinished AwaitFinished(int stage) {
+    return Await([=](const v1::StageEvent& e) { return e.has_finished() && e.stage() == stage; })
+        .finished();
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::vector<v1::StageEvent> events_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> blobs_ ABSL_GUARDED_BY(mu_);
+  bool stalled_ ABSL_GUARDED_BY(mu_) = false;
+  bool downloading_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// What main.cc puts together, without flags and heartbeats.
+class InProcessWorker {
+ public:
+  InProcessWorker(const std::string& name, const std::string& coordinator, const TempDir& dir)
+      : channel_(MakeChannel(coordinator, ChannelUse::kControl)),
+        registry_(v1::WorkerRegistryService::NewStub(channel_)),
+        blobs_(v1::CoordinatorService::NewStub(channel_)),
+        metrics_(*WorkerMetrics::Create("")),
+        reporter_(registry_.get(), name, "instance"),
+        address_(absl::StrCat("unix:", dir / name)) {
+    WorkerContext context;
+    context.limits = {int64_t{1} << 30, 1};
+    context.data_dir = dir / (name + "-data");
+    context.coordinator = blobs_.get();
+    context.reporter = &reporter_;
+    context.directory = &directory_;
+    context.metrics = metrics_.get();
+    service_ = std::make_unique<WorkerService>(name, context);
+    grpc::ServerBuilder builder;
+    int port = 0;
+    EXPECT_TRUE(AddListener(&builder, address_, &port).ok());
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+  }
+  ~InProcessWorker() {
+    service_->EndAnyStage("", absl::Now() + kPatience);
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  const std::string& address() const { return address_; }
+
+  grpc::Status Assign(const v1::StageAssignment& assignment) {
+    v1::AssignStageRequest request;
+    *request.mutable_assignment() = assignment;
+    v1::AssignStageResponse response;
+    return service_->AssignStage(nullptr, &request, &response);
+  }
+  grpc::Status Start(const v1::StageAssignment& assignment) {
+    v1::StartStageRequest request;
+    request.set_job_id(assignment.job_id());
+    request.set_generation(assignment.generation());
+    v1::StartStageResponse response;
+    return service_->StartStage(nullptr, &request, &response);
+  }
+  v1::FlightRecord Stop(const v1::StageAssignment& assignment) {
+    v1::StopStageRequest request;
+    request.set_job_id(assignment.job_id());
+    request.set_generation(assignment.generation());
+    v1::StopStageResponse response;
+    EXPECT_TRUE(service_->StopStage(nullptr, &request, &response).ok());
+    return response.flight_record();
+  }
+  std::string Current() {
+    std::string job_id;
+    int64_t generation = 0;
+    service_->Current(&job_id, &generation);
+    return job_id;
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::WorkerRegistryService::Stub> registry_;
+  std::unique_ptr<v1::CoordinatorService::Stub> blobs_;
+  std::unique_ptr<WorkerMetrics> metrics_;
+  Reporter reporter_;
+  StageDirectory directory_;
+  const std::string address_;
+  std::unique_ptr<WorkerService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class WorkerServiceTest : public ::testing::Test {
+ protected:
+  WorkerServiceTest() {
+    const std::string address = absl::StrCat("unix:", dir_ / "coordinator");
+    grpc::ServerBuilder builder;
+    int port = 0;
+    EXPECT_TRUE(AddListener(&builder, address, &port).ok());
+    builder.RegisterService(static_cast<v1::CoordinatorService::Service*>(&coordinator_));
+    builder.RegisterService(static_cast<v1::WorkerRegistryService::Service*>(&coordinator_));
+    server_ = builder.BuildAndStart();
+    for (int k = 0; k < 2; ++k) {
+      workers_.push_back(std::make_unique<InProcessWorker>(absl::StrCat("w", k), address, dir_));
+    }
+    testing::WriteTokens(dir_ / "tokens", 600, kVocabulary);
+    std::ifstream file(dir_ / "tokens", std::ios::binary);
+    std::stringstream bytes;
+    bytes << file.rdbuf();
+    dataset_sha256_ = Sha256Hex(bytes.str());
+    coordinator_.Put(dataset_sha256_, bytes.str());
+  }
+  ~WorkerServiceTest() override {
+    workers_.clear();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  v1::StageAssignment Job(int stage, int num_stages, int64_t steps) {
+    v1::StageAssignment assignment;
+    assignment.set_job_id("j1");
+    assignment.set_generation(1);
+    assignment.set_stage(stage);
+    v1::ModelSpec* model = assignment.mutable_spec()->mutable_model();
+    model->set_family(v1::MODEL_FAMILY_GPT2);
+    model->set_vocab_size(kVocabulary);
+    model->set_n_layer(2);
+    model->set_n_embd(16);
+    model->set_n_head(2);
+    model->set_n_positions(12);
+    v1::TrainingSpec* training = assignment.mutable_spec()->mutable_training();
+    training->set_steps(steps);
+    training->set_batch_size(4);
+    training->set_micro_batches(2);
+    training->set_sequence_length(8);
+    training->set_seed(3);
+    training->mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_ADAMW);
+    training->mutable_optimizer()->set_learning_rate(0.01);
+    assignment.mutable_dataset()->set_sha256(dataset_sha256_);
+    assignment.mutable_dataset()->set_num_tokens(600);
+    assignment.mutable_dataset()->set_token_bytes(1);
+    assignment.set_wait_timeout_ms(60'000);
+    testing::FillPlan(&assignment, 4, num_stages, true, [](int) { return true; });
+    for (int k = 0; k < num_stages; ++k) {
+      assignment.mutable_peers(k)->set_address(workers_[k]->address());
+    }
+    return assignment;
+  }
+
+  // Stops the stage, which must be gone in a second, and gives a new job to the same worker.
+  v1::FlightRecord StopAndReuse(const v1::StageAssignment& assignment) {
+    InProcessWorker& worker = *workers_[assignment.stage()];
+    const absl::Time start = absl::Now();
+    v1::FlightRecord record = worker.Stop(assignment);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+    EXPECT_EQ(worker.Current(), "");
+    v1::StageAssignment next = assignment;
+    next.set_generation(2);
+    const grpc::Status status = worker.Assign(next);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return record;
+  }
+
+  const TempDir dir_;
+  FakeCoordinator coordinator_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<InProcessWorker>> workers_;
+  std::string dataset_sha256_;
+};
+
+TEST_F(WorkerServiceTest, TwoWorkersTrainAJobOverTheirLinksAsOneDoesAlone) {
+  const v1::StageAssignment alone = Job(0, 1, 3);
+  ASSERT_TRUE(workers_[0]->Assign(alone).ok());
+  coordinator_.AwaitReady(0);
+  ASSERT_TRUE(workers_[0]->Start(alone).ok());
+  const auto payload = [](const std::string& slice) {
+    uint64_t header = 0;
+    std::memcpy(&header, slice.data(), 8);
+    return slice.substr(8 + header);
+  };
+  const std::string whole =
+      payload(coordinator_.Get(coordinator_.AwaitFinished(0).weights().sha256()));
+
+  v1::StageAssignment both[2] = {Job(0, 2, 3), Job(1, 2, 3)};
+  for (int k = 0; k < 2; ++k) {
+    both[k].set_job_id("j2");
+    ASSERT_TRUE(workers_[k]->Assign(both[k]).ok());
+  }
+  const auto of_j2 = [](const v1::StageEvent& e) { return e.job_id() == "j2"; };
+  for (int k = 0; k < 2; ++k) {
+    coordinator_.Await(
+        [&](const v1::StageEvent& e) { return of_j2(e) && e.has_ready() && e.stage() == k; });
+  }
+  for (int k = 0; k < 2; ++k) ASSERT_TRUE(workers_[k]->Start(both[k]).ok());
+  std::string parts;
+  for (int k = 0; k < 2; ++k) {
+    const v1::StageEvent end = coordinator_.Await([&](const v1::StageEvent& e) {
+      return of_j2(e) && e.stage() == k && (e.has_finished() || e.has_failed());
+    });
+    ASSERT_TRUE(end.has_finished()) << end.failed().reason();
+    EXPECT_EQ(end.finished().weights_step(), 3);
+    parts += payload(coordinator_.Get(end.finished().weights().sha256()));
+  }
+  EXPECT_FALSE(whole.empty());
+  EXPECT_TRUE(parts == whole);
+}
+
+TEST_F(WorkerServiceTest, StopEndsAStageThatFetchesItsData) {
+  coordinator_.Stall();
+  const v1::StageAssignment assignment = Job(0, 1, 1);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  ASSERT_TRUE(coordinator_.AwaitDownload());
+  const v1::FlightRecord record = StopAndReuse(assignment);
+  EXPECT_THAT(record.entries(record.entries_size() - 1), HasSubstr("fetching blob"));
+}
+
+TEST_F(WorkerServiceTest, StopEndsAReadyStage) {
+  const v1::StageAssignment assignment = Job(0, 1, 1);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  coordinator_.AwaitReady(0);
+  StopAndReuse(assignment);
+}
+
+TEST_F(WorkerServiceTest, StopEndsAStageThatComputes) {
+  const v1::StageAssignment assignment = Job(0, 1, 1'000'000);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  coordinator_.AwaitReady(0);
+  ASSERT_TRUE(workers_[0]->Start(assignment).ok());
+  coordinator_.Await([](const v1::StageEvent& e) { return e.has_step(); });
+  StopAndReuse(assignment);
+}
+
+TEST_F(WorkerServiceTest, StopEndsAStageThatWaitsForAnother) {
+  // Stage 1 takes in what stage 0 sends and never answers.
+  v1::StageAssignment first = Job(0, 2, 1), second = Job(1, 2, 1);
+  const StageJob silent_job = *CheckAssignment(second, {int64_t{1} << 30, 1});
+  const auto silent = *StageEquipment::Create(&silent_job);
+  StageDirectory directory;
+  GrpcStageService service(&directory);
+  const std::string address = absl::StrCat("unix:", dir_ / "silent");
+  grpc::ServerBuilder builder;
+  int port = 0;
+  ASSERT_TRUE(AddListener(&builder, address, &port).ok());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  directory.Enter({"j1", 1, 1, 2}, silent->inbox());
+
+  first.mutable_peers(1)->set_address(address);
+  ASSERT_TRUE(workers_[0]->Assign(first).ok());
+  coordinator_.AwaitReady(0);
+  ASSERT_TRUE(workers_[0]->Start(first).ok());
+  Tag tag;
+  tag.kind = v1::MESSAGE_KIND_ACTIVATION;
+  tag.step = 1;
+  tag.chunk = 1;
+  tag.micro_batch = 1;
+  ASSERT_TRUE(silent->inbox()->Take(tag, absl::Now() + kPatience).ok());
+  // Both activations have come: nothing is left to stage 0 but to wait for a gradient.
+  const v1::FlightRecord record = StopAndReuse(first);
+  EXPECT_THAT(
+      record.entries(record.entries_size() - 1),
+      ::testing::AnyOf(HasSubstr("sending the activation to stage 1"), HasSubstr("recompute"),
+                       HasSubstr("waiting for the gradient from stage 1 (worker w1)")));
+  directory.Leave("j1", 1);
+  server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST_F(WorkerServiceTest, ABusyWorkerRefusesAnotherJob) {
+  const v1::StageAssignment assignment = Job(0, 1, 1);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  v1::StageAssignment other = assignment;
+  other.set_job_id("j2");
+  const grpc::Status status = workers_[0]->Assign(other);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.error_message(), "worker w0 is busy with job j1");
+  EXPECT_TRUE(workers_[0]->Assign(assignment).ok()) << "the same assignment again is fine";
+}
+
+TEST_F(WorkerServiceTest, StoppingWhatIsNotThereIsFine) {
+  EXPECT_EQ(workers_[0]->Stop(Job(0, 1, 1)).entries_size(), 0);
+}
+
+TEST_F(WorkerServiceTest, AnOlderGenerationStopsNothing) {
+  v1::StageAssignment assignment = Job(0, 1, 1);
+  assignment.set_generation(5);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  v1::StageAssignment older = assignment;
+  older.set_generation(4);
+  workers_[0]->Stop(older);
+  EXPECT_EQ(workers_[0]->Current(), "j1");
+}
+
+TEST_F(WorkerServiceTest, BadAssignmentsAreRefusedWithTheirReason) {
+  struct Case {
+    const char* reason;
+    std::function<void(v1::StageAssignment*)> spoil;
+  };
+  const Case cases[] = {
+      {"no job id", [](auto* a) { a->clear_job_id(); }},
+      {"n_embd", [](auto* a) { a->mutable_spec()->mutable_model()->set_n_embd(-1); }},
+      {"stage is 7", [](auto* a) { a->set_stage(7); }},
+      {"peers", [](auto* a) { a->clear_peers(); }},
+      {"stage 0 has layers 0 to 9",
+       [](auto* a) { a->mutable_plan()->mutable_stage(0)->set_end_layer(9); }},
+      {"stages", [](auto* a) { a->clear_plan(); }},
+      {"0X0", [](auto* a) { a->mutable_plan()->mutable_stage(0)->set_actions("0X0"); }},
+      {"training.micro_batches",
+       [](auto* a) { a->mutable_spec()->mutable_training()->set_micro_batches(0); }},
+      {"sequence_length",
+       [](auto* a) { a->mutable_spec()->mutable_training()->set_sequence_length(13); }},
+      {"dataset", [](auto* a) { a->mutable_dataset()->set_sha256("../../etc/passwd"); }},
+      {"weights", [](auto* a) { a->add_weights()->set_sha256("x"); }},
+      {"credits", [](auto* a) { a->mutable_spec()->mutable_pipeline()->set_credits(-3); }},
+      {"is for worker w9", [](auto* a) { a->mutable_peers(0)->set_worker("w9"); }},
+  };
+  for (const Case& c : cases) {
+    v1::StageAssignment assignment = Job(0, 1, 1);
+    c.spoil(&assignment);
+    const grpc::Status status = workers_[0]->Assign(assignment);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << c.reason;
+    EXPECT_THAT(status.error_message(), HasSubstr(c.reason));
+  }
+}
+
+TEST_F(WorkerServiceTest, AStageThatDoesNotFitIsRefusedNamingItsBytes) {
+  v1::StageAssignment assignment = Job(0, 1, 1);
+  assignment.mutable_spec()->mutable_model()->set_n_embd(1 << 14);
+  const grpc::Status status = workers_[0]->Assign(assignment);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("stage 0 needs"));
+  EXPECT_THAT(status.error_message(), HasSubstr("worker w0 has 1.0 GiB"));
+}
+
+}  // namespace
+}  // namespace headrace
