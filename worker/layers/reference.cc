@@ -23,6 +23,8 @@ double GeluTanh(double x) {
 Numbers Reference::Norm(const Numbers& x, const std::string& name) const {
   const int64_t d = model.width;
   const bool centred = model.family == ModelFamily::kGpt2;
+  const Numbers& gain = P(name + ".weight");
+  const Numbers bias = centred ? P(name + ".bias") : Numbers(d, 0.0);
   Numbers y(x.size());
   for (size_t row = 0; row < x.size(); row += d) {
     double mean = 0, square = 0;
@@ -30,11 +32,8 @@ Numbers Reference::Norm(const Numbers& x, const std::string& name) const {
       for (int64_t i = 0; i < d; ++i) mean += x[row + i] / d;
     }
     for (int64_t i = 0; i < d; ++i) square += (x[row + i] - mean) * (x[row + i] - mean) / d;
-    for (int64_t i = 0; i < d; ++i) {
-      y[row + i] =
-          (x[row + i] - mean) / std::sqrt(square + model.norm_epsilon) * P(name + ".weight")[i] +
-          (centred ? P(name + ".bias")[i] : 0);
-    }
+    const double rstd = 1 / std::sqrt(square + model.norm_epsilon);
+    for (int64_t i = 0; i < d; ++i) y[row + i] = (x[row + i] - mean) * rstd * gain[i] + bias[i];
   }
   return y;
 }
