@@ -83,7 +83,8 @@ absl::StatusOr<v1::StatBlobResponse> Stat(Stub* stub, const std::string& sha256,
 
 // Streams what the store lacks. `*sent` is where the store's part ended.
 absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sha256,
-                        absl::Time deadline, Cancellation* cancellation, int64_t* sent) {
+                        absl::Time deadline, Cancellation* cancellation,
+                        const TransferProgress& progress, int64_t* sent) {
   HEADRACE_ASSIGN_OR_RETURN(const v1::StatBlobResponse stat,
                             Stat(stub, sha256, deadline, cancellation));
   if (stat.complete()) return absl::OkStatus();
@@ -111,6 +112,7 @@ absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sh
     request.clear_sha256();
     request.clear_size_bytes();
     offset += static_cast<int64_t>(chunk.size());
+    if (progress) progress(offset, size);
   } while (offset < size);
   writer->WritesDone();
   return FromGrpc(writer->Finish());
@@ -236,12 +238,15 @@ absl::Status DownloadAndCommit(Stub* stub, const std::string& sha256, const std:
 }  // namespace
 
 absl::Status UploadBlob(Stub* stub, const std::string& path, const std::string& sha256,
-                        absl::Time deadline, Cancellation* cancellation) {
+                        absl::Time deadline, Cancellation* cancellation,
+                        const TransferProgress& progress) {
   HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   int64_t sent = 0;
   const absl::Status status = RetryUntil(
       deadline, cancellation,
-      [&] { return UploadRest(stub, file->data(), sha256, deadline, cancellation, &sent); },
+      [&] {
+        return UploadRest(stub, file->data(), sha256, deadline, cancellation, progress, &sent);
+      },
       [&] { return sent; });
   return Annotate(status, absl::StrCat("upload of ", path));
 }
