@@ -13,7 +13,6 @@ namespace headrace {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // The sending end, stage 0.
@@ -93,7 +92,7 @@ TEST(GrpcLink, SendWaitsForACreditUntilItsDeadlineAndTakeGivesOneBack) {
   EXPECT_THAT(std::string(late.message()),
               AllOf(HasSubstr("link to stage 1 (worker w1, 127.0.0.1:"),
                     HasSubstr("activation of step 1, micro-batch 2, from stage 0: no credit"),
-                    ContainsRegex("after [0-9.]+ s$")));
+                    HasSubstr("after 0.1 s")));
   EXPECT_FALSE(sender.lost()) << "a late send does not break the link";
   ASSERT_TRUE(receiver.inbox().Take(ActivationTag(1, 0), Soon()).ok());
   EXPECT_TRUE(sender.Send(ActivationTag(1, 2), 2).ok());

@@ -1,0 +1,346 @@
+#include "client/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/command.h"
+#include "client/completion.h"
+#include "client/fake_coordinator.h"
+#include "client/render/json.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Result {
+  ExitCode code;
+  std::string out, err;
+};
+
+class CliTest : public ::testing::Test {
+ protected:
+  CliTest() {
+    char name[] = "/tmp/headrace-cli-XXXXXX";
+    dir_ = mkdtemp(name);
+    unsetenv("HEADRACE_COORDINATOR");
+    setenv("XDG_STATE_HOME", dir_.c_str(), 1);
+    fake_ = std::make_unique<FakeCoordinator>(dir_ + "/c");
+    v1::Job job;
+    job.set_id("j1");
+    job.set_name("tiny");
+    job.set_state(v1::JOB_STATE_DONE);
+    job.mutable_spec()->set_name("tiny");
+    job.mutable_spec()->mutable_training()->set_steps(3);
+    v1::ModelSpec* model = job.mutable_spec()->mutable_model();
+    model->set_family(v1::MODEL_FAMILY_GPT2);
+    model->set_vocab_size(128);
+    model->set_n_layer(2);
+    model->set_n_embd(8);
+    model->set_n_head(2);
+    model->set_n_positions(16);
+    job.mutable_spec()->mutable_data()->set_tokenizer(v1::TOKENIZER_BYTE);
+    job.mutable_plan()->set_stages(2);
+    for (int s = 1; s <= 3; ++s) {
+      v1::StepResult* step = job.add_steps();
+      step->set_step(s);
+      step->set_loss(1.0 / s);
+    }
+    done_ = job;
+    fake_->AddJob(job);
+    job.set_id("j2");
+    job.set_name("broken");
+    job.set_state(v1::JOB_STATE_FAILED);
+    job.set_message("loss became NaN at step 3");
+    fake_->AddJob(job);
+    job.set_id("j4");
+    job.set_name("endless");
+    job.set_state(v1::JOB_STATE_RUNNING);
+    fake_->AddJob(job);
+    std::ofstream(dir_ + "/text.txt")
+        << "a text of more than sixteen bytes, and then some more of it";
+    std::ofstream(dir_ + "/job.yaml")
+        << "name: tiny\nmodel: {family: gpt2, vocab_size: 128, n_layer: 2, n_embd: 8, n_head: 2, "
+           "n_positions: 16}\ndata: {text: text.txt, tokenizer: byte, validation_split: 0}\n"
+           "training: {steps: 3, batch_size: 2, micro_batches: 2, sequence_length: 8, optimizer: "
+           "{kind: adamw, learning_rate: 0.001}}\npipeline: {stages: 2}\n";
+  }
+  ~CliTest() override {
+    fake_.reset();
+    std::filesystem::remove_all(dir_);
+  }
+
+  // Runs a command line as a program would that has no terminal.
+  Result Run(std::vector<std::string> arguments, Interrupt* interrupt = nullptr) {
+    std::ostringstream out, err;
+    Interrupt none;
+    Environment environment;
+    environment.console.out = &out;
+    environment.console.err = &err;
+    environment.interrupt = interrupt == nullptr ? &none : interrupt;
+    environment.binary_dir = dir_;
+    const ExitCode code = RunClient(arguments, environment);
+    return {code, out.str(), err.str()};
+  }
+  // The same against the fake coordinator.
+  Result Ask(std::vector<std::string> arguments, Interrupt* interrupt = nullptr) {
+    for (const std::string& argument : {std::string("--coordinator"), fake_->address(),
+                                        std::string("--state-dir"), dir_ + "/state"}) {
+      arguments.push_back(argument);
+    }
+    return Run(std::move(arguments), interrupt);
+  }
+
+  std::string dir_;
+  std::unique_ptr<FakeCoordinator> fake_;
+  v1::Job done_;
+};
+
+TEST_F(CliTest, ExplainsWrongCommandLinesAndExitsWithTwo) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* says;
+  } kCases[] = {
+      {{}, "headrace"},
+      {{"sumbit"}, "unknown command 'sumbit', did you mean submit?; see headrace --help"},
+      {{"list", "--frobnicate"}, "--frobnicate; see headrace list --help"},
+      {{"describe"}, "job is required; see headrace describe --help"},
+      {{"list", "-o", "xml"}, "xml"},
+      {{"run", "x.yaml", "--workers", "0"}, "--workers"},
+      {{"completion", "tcsh"}, "tcsh"},
+      {{"run", "job.yaml", "--timeout", "soon"}, "--timeout soon: not a time"},
+      {{"help", "me"}, "no command me"},
+      {{"list", "--coordinator", "nowhere"}, "--coordinator: "},
+      {{"submit", "none.yaml"}, "none.yaml: no such job file"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "two"}, "--workers: 'two' is no group"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "2:huge"}, "'2:huge' has no size above 0"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "0:1GiB"}, "'0:1GiB' makes not 1 to"},
+      {{"run", dir_ + "/job.yaml", "--workers", "1"},
+       "job.yaml:5: pipeline.stages: 2; expected at most 1, a worker a stage (--workers)"},
+      {{"run", dir_ + "/job.yaml", "--prompt", "\xff"}, "--prompt: byte 255; expected 0 to 127"},
+  };
+  for (const auto& c : kCases) {
+    const Result result = Run(c.arguments);
+    EXPECT_EQ(result.code, ExitCode::kUsage) << c.says;
+    EXPECT_THAT(result.err, HasSubstr(c.says));
+    EXPECT_EQ(result.out, "") << c.says;
+  }
+}
+
+TEST_F(CliTest, PrintsHelpWithExitCodesAndVersion) {
+  const Result help = Run({"--help"});
+  EXPECT_EQ(help.code, ExitCode::kDone);
+  EXPECT_THAT(help.out, HasSubstr("124 timed out, 130 interrupted."));
+  EXPECT_THAT(Run({"help", "submit"}).out, HasSubstr("Usage: headrace submit"));
+  EXPECT_EQ(Run({"submit", "--help"}).out, Run({"help", "submit"}).out);
+  EXPECT_EQ(Run({"version"}).out, "headrace " HEADRACE_VERSION "\n");
+  EXPECT_EQ(Run({"--version"}).out, "headrace " HEADRACE_VERSION "\n");
+}
+
+TEST_F(CliTest, SaysWhereItLookedWhenNoCoordinatorAnswers) {
+  Result result = Run({"list", "--state-dir", dir_ + "/empty"});
+  EXPECT_EQ(result.code, ExitCode::kUnreachable);
+  EXPECT_THAT(result.err, HasSubstr("no coordinator known: give --coordinator"));
+  result = Run({"list", "--coordinator", "unix:" + dir_ + "/none", "--state-dir", dir_ + "/empty"});
+  EXPECT_EQ(result.code, ExitCode::kUnreachable);
+  EXPECT_THAT(result.err,
+              HasSubstr(absl::StrCat("no coordinator answers at unix:", dir_, "/none")));
+  EXPECT_THAT(result.err, HasSubstr("headrace up"));
+}
+
+TEST_F(CliTest, FindsTheCoordinatorByVariableAndByStateDir) {
+  setenv("HEADRACE_COORDINATOR", fake_->address().c_str(), 1);
+  EXPECT_EQ(Run({"list", "--state-dir", dir_ + "/s"}).code, ExitCode::kDone);
+  unsetenv("HEADRACE_COORDINATOR");
+  std::ofstream(dir_ + "/s/coordinator.address") << fake_->address() << "\n";
+  EXPECT_EQ(Run({"list", "--state-dir", dir_ + "/s"}).code, ExitCode::kDone);
+}
+
+TEST_F(CliTest, ListsAndDescribesForPeopleAndPrograms) {
+  EXPECT_THAT(Ask({"list"}).out, HasSubstr("ID  NAME     STATE    STEP"));
+  const Json list = Json::parse(Ask({"list", "-o", "json"}).out);
+  EXPECT_EQ(list[0]["name"], "tiny");
+  const Json job = Json::parse(Ask({"describe", "tiny", "-o", "json"}).out);
+  EXPECT_EQ(job["id"], "j1");
+  EXPECT_EQ(job["steps"][2]["loss"].get<double>(), 1.0 / 3);
+  EXPECT_THAT(Ask({"describe", "j1", "-o", "yaml"}).out, StartsWith("id: j1\nname: tiny\n"));
+  EXPECT_THAT(Ask({"describe", "j1"}).out, StartsWith("job       j1 tiny\nstate     done"));
+  const Result unknown = Ask({"describe", "j9"});
+  EXPECT_EQ(unknown.code, ExitCode::kNotFound);
+  EXPECT_THAT(unknown.err, HasSubstr("no job j9"));
+}
+
+TEST_F(CliTest, WatchesToTheEndAndGoesOnWhereAStreamBroke) {
+  fake_->BreakWatches(2);
+  const Result result = Ask({"watch", "j1"});
+  EXPECT_EQ(result.code, ExitCode::kDone) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("step 1/"));
+  EXPECT_THAT(result.err, HasSubstr("step 3/"));
+  EXPECT_THAT(result.out, StartsWith("job j1 (tiny) done"));
+  const auto watches = fake_->watches();
+  ASSERT_EQ(watches.size(), 3u);
+  EXPECT_EQ(watches[1].after_step(), 1);
+  EXPECT_EQ(watches[2].after_step(), 2);
+}
+
+TEST_F(CliTest, SaysWhyAJobFailedAndExitsWithOne) {
+  const Result result = Ask({"watch", "broken"});
+  EXPECT_EQ(result.code, ExitCode::kJobFailed);
+  EXPECT_THAT(result.err, HasSubstr("job j2 (broken) failed: loss became NaN at step 3"));
+}
+
+TEST_F(CliTest, LeavesTheJobRunningWhenTheWatchIsInterruptedOrTimesOut) {
+  Interrupt interrupt;
+  std::thread presser([&] {
+    while (fake_->watches().empty()) std::this_thread::yield();
+    interrupt.Fire();
+  });
+  const Result result = Ask({"watch", "endless"}, &interrupt);
+  presser.join();
+  EXPECT_EQ(result.code, ExitCode::kInterrupted);
+  EXPECT_THAT(result.err, HasSubstr("the job goes on, watch it with `headrace watch endless`"));
+  const Result late = Ask({"watch", "endless", "--timeout", "100ms"});
+  EXPECT_EQ(late.code, ExitCode::kTimedOut);
+  EXPECT_THAT(late.err, HasSubstr("watch it with `headrace watch"));
+  EXPECT_TRUE(fake_->cancelled().empty());
+}
+
+TEST_F(CliTest, SubmitsAndPrintsTheIdAlone) {
+  const Result result = Ask({"submit", dir_ + "/job.yaml"});
+  EXPECT_EQ(result.code, ExitCode::kDone) << result.err;
+  EXPECT_EQ(result.out, "s1\n");
+  ASSERT_EQ(fake_->submitted().size(), 1u);
+  EXPECT_EQ(fake_->submitted()[0].dataset().token_bytes(), 1);
+  EXPECT_EQ(fake_->submitted()[0].spec().training().steps(), 3);
+  EXPECT_EQ(Ask({"submit", dir_ + "/job.yaml", "--watch"}).code, ExitCode::kDone);
+  std::ofstream(dir_ + "/text.txt") << "";
+  const Result empty = Ask({"submit", dir_ + "/job.yaml"});
+  EXPECT_EQ(empty.code, ExitCode::kUsage);
+  EXPECT_THAT(empty.err, HasSubstr("job.yaml:3: data.text: "));
+  EXPECT_THAT(empty.err, HasSubstr("the file is empty"));
+  EXPECT_EQ(fake_->submitted().size(), 2u);
+}
+
+TEST_F(CliTest, CancelsAndPassesOnRefusals) {
+  EXPECT_EQ(Ask({"cancel", "endless"}).code, ExitCode::kDone);
+  EXPECT_EQ(fake_->cancelled(), std::vector<std::string>{"endless"});
+  EXPECT_EQ(Ask({"cancel", "j9"}).code, ExitCode::kNotFound);
+  const Result refused = Ask({"plan", dir_ + "/job.yaml"});
+  EXPECT_EQ(refused.code, ExitCode::kRefused);
+  EXPECT_THAT(refused.err, HasSubstr("stage 0 lacks 5 bytes"));
+}
+
+TEST_F(CliTest, PlansWithoutACluster) {
+  const Result text = Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB"});
+  EXPECT_EQ(text.code, ExitCode::kDone) << text.err;
+  EXPECT_THAT(text.out, StartsWith("plan      2 stages, 2 micro-batches"));
+  const Json json =
+      Json::parse(Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB", "-o", "json"}).out);
+  EXPECT_EQ(json["stage"].size(), 2u);
+  EXPECT_EQ(Run({"plan", dir_ + "/job.yaml", "--workers", "1:1GiB"}).code, ExitCode::kRefused);
+  EXPECT_EQ(Run({"plan", dir_ + "/job.yaml", "--workers", "2:1KiB"}).code, ExitCode::kRefused);
+}
+
+TEST_F(CliTest, GeneratesTextFromAPrompt) {
+  const Result text = Ask({"generate", "tiny", "--prompt", "abc"});
+  EXPECT_EQ(text.code, ExitCode::kDone) << text.err;
+  EXPECT_EQ(text.out, "abcABC\n");
+  const Json json = Json::parse(Ask({"generate", "j1", "-p", "ab", "-o", "json"}).out);
+  EXPECT_EQ(json["text"], "AB");
+  EXPECT_EQ(json["tokens"], (std::vector<int>{'A', 'B'}));
+  EXPECT_EQ(Ask({"generate", "j1"}).code, ExitCode::kUsage);
+  EXPECT_EQ(Ask({"generate", "j1", "--prompt", "\xff"}).code, ExitCode::kUsage);
+}
+
+TEST_F(CliTest, VerifiesByComparingEveryHashAndNamesTheFirstThatDiffers) {
+  v1::TensorHashes hashes;
+  hashes.set_step(1);
+  for (const char* name : {"micro-batch 0 layer 0 output", "gradient a", "weight a"}) {
+    hashes.add_names(name);
+    hashes.add_hashes(static_cast<uint64_t>(hashes.names_size()));
+  }
+  fake_->SetHashes(1, hashes);
+  fake_->SetHashes(2, hashes);
+  const Result same = Ask({"verify", "tiny", "--steps", "2"});
+  EXPECT_EQ(same.code, ExitCode::kDone) << same.err;
+  EXPECT_THAT(same.out,
+              HasSubstr("identical: 3 tensors of 1 step, bit for bit, at K = 1 and K = 2"));
+  ASSERT_EQ(fake_->submitted().size(), 2u);
+  EXPECT_EQ(fake_->submitted()[0].spec().pipeline().stages(), 1);
+  EXPECT_EQ(fake_->submitted()[1].spec().pipeline().stages(), 2);
+  EXPECT_EQ(fake_->submitted()[1].spec().training().steps(), 2);
+  EXPECT_TRUE(fake_->submitted()[0].options().hash_tensors());
+  hashes.set_hashes(1, 99);
+  hashes.set_hashes(2, 99);
+  fake_->SetHashes(2, hashes);
+  const Result other = Ask({"verify", "tiny"});
+  EXPECT_EQ(other.code, ExitCode::kJobFailed);
+  EXPECT_THAT(other.err, HasSubstr("2 of 3 tensors differ between K = 1 and K = 2; the first is "
+                                   "gradient a in step 1, which differs"));
+}
+
+TEST_F(CliTest, CompletesEveryCommandAndOptionInEveryShell) {
+  CLI::App app;
+  CommandLine line;
+  BuildCommands(&app, &line);
+  for (const std::string& script : {BashCompletion(app), ZshCompletion(app), FishCompletion(app)}) {
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      EXPECT_THAT(script, HasSubstr(command->get_name()));
+      for (const CLI::Option* option : command->get_options()) {
+        for (const std::string& name : option->get_lnames()) EXPECT_THAT(script, HasSubstr(name));
+      }
+    }
+  }
+}
+
+TEST_F(CliTest, CompletesInARealBash) {
+  std::ofstream(dir_ + "/completion.bash") << Run({"completion", "bash"}).out;
+  const auto complete = [&](const std::string& words) {
+    const std::string script =
+        absl::StrCat("source ", dir_, "/completion.bash; COMP_WORDS=(", words,
+                     "); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _headrace; echo \"${COMPREPLY[*]}\"");
+    std::ofstream(dir_ + "/try.bash") << script;
+    FILE* pipe = popen(absl::StrCat("bash ", dir_, "/try.bash 2>&1").c_str(), "r");
+    char buffer[4096] = {};
+    const size_t n = fread(buffer, 1, sizeof(buffer), pipe);
+    pclose(pipe);
+    return std::string(buffer, n);
+  };
+  EXPECT_EQ(complete("headrace sub"), "submit\n");
+  EXPECT_EQ(complete("headrace list --out"), "--output\n");
+  EXPECT_EQ(complete("headrace list -o js"), "json\n");
+  EXPECT_EQ(complete("headrace completion z"), "zsh\n");
+  EXPECT_EQ(complete(absl::StrCat("headrace run ", dir_, "/job")),
+            absl::StrCat(dir_, "/job.yaml\n"));
+}
+
+TEST_F(CliTest, SaysWhyALocalClusterDoesNotStartAndLeavesNothingBehind) {
+  const std::vector<std::string> run = {"run", dir_ + "/job.yaml", "--state-dir", dir_ + "/local"};
+  Result result = Run(run);
+  EXPECT_EQ(result.code, ExitCode::kRefused);
+  EXPECT_THAT(result.err, HasSubstr("cannot start coordinator: no program"));
+  std::ofstream(dir_ + "/headrace-coordinator")
+      << "#!/bin/sh\necho the port is taken >&2\nexit 1\n";
+  std::filesystem::permissions(dir_ + "/headrace-coordinator", std::filesystem::perms::owner_all);
+  result = Run(run);
+  EXPECT_EQ(result.code, ExitCode::kJobFailed);
+  EXPECT_THAT(result.err, HasSubstr("coordinator ended with exit code 1; its log"));
+  EXPECT_THAT(result.err, HasSubstr("the port is taken"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ + "/local/coordinator.address"));
+  EXPECT_THAT(Run({"down", "--state-dir", dir_ + "/local"}).err, HasSubstr("nothing runs in"));
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,38 @@
+#include "client/commands/local_options.h"
+
+#include "common/flags.h"
+#include "common/status.h"
+
+namespace headrace {
+
+void AddLocalOptions(CLI::App* app, LocalOptions* options) {
+  app->add_option("--workers", options->workers, "Worker processes")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{256}))
+      ->type_name("N");
+  app->add_option("--threads-per-worker", options->threads_per_worker, "Threads of each")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->type_name("N");
+  app->add_option("--memory-limit", options->memory_limit,
+                  "Memory each may use, such as 2GiB (default: an equal share of 80 % of what is "
+                  "free)")
+      ->type_name("SIZE");
+}
+
+absl::StatusOr<LocalClusterOptions> ToClusterOptions(const LocalOptions& options,
+                                                     const Environment& environment) {
+  LocalClusterOptions cluster;
+  cluster.workers = options.workers;
+  cluster.threads_per_worker = options.threads_per_worker;
+  cluster.binary_dir = environment.binary_dir;
+  if (!options.memory_limit.empty()) {
+    absl::StatusOr<int64_t> bytes = ParseBytes(options.memory_limit);
+    if (bytes.ok() && *bytes <= 0) bytes = absl::InvalidArgumentError("0; expected a size above 0");
+    if (!bytes.ok()) return Annotate(bytes.status(), "--memory-limit");
+    cluster.memory_limit_bytes = *bytes;
+  }
+  return cluster;
+}
+
+}  // namespace headrace

@@ -1,0 +1,80 @@
+#include "client/render/plan.h"
+
+#include "client/commands/command.h"
+#include "client/commands/worker_list.h"
+#include "client/job_file.h"
+#include "client/render/json.h"
+#include "common/status.h"
+#include "plan/planner/planner.h"
+
+namespace headrace {
+namespace {
+
+struct PlanOptions {
+  std::string file;
+  std::string workers;
+  int threads = 1;
+};
+
+// Without a cluster: the same planner, here.
+absl::StatusOr<v1::Plan> PlanOffline(const JobFile& file, const PlanOptions& options) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers,
+                            ParseWorkerList(options.workers, options.threads));
+  absl::StatusOr<v1::Plan> plan = PlanJob(file.spec, nullptr, workers);
+  // Here nobody waits for more workers: too few is a refusal.
+  if (absl::IsUnavailable(plan.status())) {
+    return absl::FailedPreconditionError(plan.status().message());
+  }
+  if (absl::IsInvalidArgument(plan.status())) return file.Locate(plan.status());
+  return plan;
+}
+
+absl::StatusOr<v1::Plan> PlanOnCluster(const JobFile& file, const CommandLine& line) {
+  HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
+  v1::PlanJobRequest request;
+  *request.mutable_spec() = file.spec;
+  HEADRACE_ASSIGN_OR_RETURN(v1::PlanJobResponse response,
+                            coordinator->Call(&v1::CoordinatorService::Stub::PlanJob, request));
+  return std::move(*response.mutable_plan());
+}
+
+absl::Status ShowPlan(const CommandLine& line, const PlanOptions& options,
+                      const Environment& environment) {
+  HEADRACE_ASSIGN_OR_RETURN(const JobFile file, ReadJobFile(options.file));
+  HEADRACE_ASSIGN_OR_RETURN(const v1::Plan plan, options.workers.empty()
+                                                     ? PlanOnCluster(file, line)
+                                                     : PlanOffline(file, options));
+  const Console& console = environment.console;
+  *console.out << (line.format() == Format::kText ? RenderPlan(plan, {}, console.width)
+                                                  : Print(ToJson(plan), line.format()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlan(CLI::App* app, CommandLine* line) {
+  CLI::App* command = app->add_subcommand(
+      "plan", "Show how a job would run: stages, memory, bubble, schedule. Starts nothing");
+  const auto options = std::make_shared<PlanOptions>();
+  command->add_option("file", options->file, "Job file (docs/job-file.md)")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option("--workers", options->workers,
+                   "Plan for these workers instead of a cluster's: COUNT:MEMORY, such as "
+                   "4:8GiB,2:24GiB")
+      ->type_name("LIST");
+  command->add_option("--threads-per-worker", options->threads, "Threads of each such worker")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  AddClusterOptions(command, line);
+  AddOutputOption(command, line);
+  command->callback([line, options] {
+    line->action = [line, options](const Environment& environment) {
+      return ShowPlan(*line, *options, environment);
+    };
+  });
+}
+
+}  // namespace headrace

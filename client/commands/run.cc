@@ -1,0 +1,99 @@
+#include "absl/strings/str_cat.h"
+#include "client/commands/command.h"
+#include "client/commands/local_options.h"
+#include "client/commands/sampling.h"
+#include "client/render/job.h"
+#include "client/render/json.h"
+#include "client/submission.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+struct RunOptions {
+  std::string file;
+  LocalOptions local;
+  SamplingOptions sampling;
+};
+
+// What can be told before anything is started.
+absl::Status CheckRun(const RunOptions& options, const JobFile& file) {
+  if (file.spec.pipeline().stages() > options.local.workers) {
+    return file.Locate(absl::InvalidArgumentError(
+        absl::StrCat("pipeline.stages: ", file.spec.pipeline().stages(), "; expected at most ",
+                     options.local.workers, ", a worker a stage (--workers)")));
+  }
+  if (!options.sampling.wanted()) return absl::OkStatus();
+  return CheckSampling(options.sampling, file.spec);
+}
+
+// Cancels what does not end by itself, so that the workers go down in order.
+absl::Status GiveUp(LocalCluster* cluster, const std::string& job, const absl::Status& why) {
+  if (absl::IsCancelled(why) || absl::IsDeadlineExceeded(why)) {
+    cluster->coordinator()->CancelJob(job).IgnoreError();
+    return Annotate(why, absl::StrCat("job ", job, " cancelled"));
+  }
+  // If the coordinator is gone, how it ended is the better reason.
+  const absl::Status children = cluster->CheckRunning();
+  return children.ok() ? why : children;
+}
+
+absl::Status Finish(LocalCluster* cluster, const v1::Job& job, const CommandLine& line,
+                    const RunOptions& options, absl::Time deadline,
+                    const Environment& environment) {
+  const Console& console = environment.console;
+  const bool done = job.state() == v1::JOB_STATE_DONE;
+  if (line.format() == Format::kText && done) *console.out << RenderOutcome(job) << "\n";
+  if (done && options.sampling.wanted()) {
+    // For programs stdout holds the description alone.
+    std::ostream* out = line.format() == Format::kText ? console.out : console.err;
+    HEADRACE_RETURN_IF_ERROR(GenerateText(cluster->coordinator(), job, options.sampling, deadline,
+                                          Format::kText, out, environment));
+  }
+  if (line.format() != Format::kText) *console.out << Print(ToJson(job), line.format());
+  return OutcomeOf(job);
+}
+
+absl::Status Run(const CommandLine& line, const RunOptions& options,
+                 const Environment& environment) {
+  HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  HEADRACE_ASSIGN_OR_RETURN(const JobFile file, ReadJobFile(options.file));
+  HEADRACE_RETURN_IF_ERROR(CheckRun(options, file));
+  HEADRACE_ASSIGN_OR_RETURN(const LocalClusterOptions cluster_options,
+                            ToClusterOptions(options.local, environment));
+  HEADRACE_ASSIGN_OR_RETURN(const StateDir state, StateDir::Open(line.state_dir));
+  HEADRACE_ASSIGN_OR_RETURN(const PreparedDataset dataset, PrepareDataset(file, state.datasets()));
+  // From here on Ctrl-C means: cancel the job, stop the processes, then end.
+  const Interrupt::Listener listener(environment.interrupt, [] {});
+  HEADRACE_ASSIGN_OR_RETURN(const auto cluster,
+                            LocalCluster::Start(state, cluster_options, environment.interrupt));
+  HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse submitted,
+                            Submit(cluster->coordinator(), file, dataset, environment));
+  const absl::StatusOr<v1::Job> job = WatchToEnd(cluster->coordinator(), submitted.job_id(),
+                                                 deadline, line.format(), false, environment);
+  if (!job.ok()) return GiveUp(cluster.get(), submitted.job_id(), job.status());
+  return Finish(cluster.get(), *job, line, options, deadline, environment);
+}
+
+}  // namespace
+
+void AddRun(CLI::App* app, CommandLine* line) {
+  CLI::App* command = app->add_subcommand(
+      "run", "Train a job on this machine with a coordinator and workers of its own");
+  const auto options = std::make_shared<RunOptions>();
+  command->add_option("file", options->file, "Job file (docs/job-file.md)")
+      ->required()
+      ->type_name("FILE");
+  AddLocalOptions(command, &options->local);
+  AddSamplingOptions(command, &options->sampling);
+  AddStateDirOption(command, line);
+  AddOutputOption(command, line);
+  AddTimeoutOption(command, line, "Cancel the job after this long (exit code 124)");
+  command->callback([line, options] {
+    line->action = [line, options](const Environment& environment) {
+      return Run(*line, *options, environment);
+    };
+  });
+}
+
+}  // namespace headrace

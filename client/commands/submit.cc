@@ -1,0 +1,69 @@
+#include "absl/strings/str_cat.h"
+#include "client/commands/command.h"
+#include "client/render/job.h"
+#include "client/render/json.h"
+#include "client/submission.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+struct SubmitOptions {
+  std::string file;
+  bool watch = false;
+};
+
+absl::Status WatchSubmitted(Coordinator* coordinator, const CommandLine& line,
+                            const std::string& job, absl::Time deadline,
+                            const Environment& environment) {
+  const absl::StatusOr<v1::Job> ended =
+      WatchToEnd(coordinator, job, deadline, line.format(), true, environment);
+  if (!ended.ok()) return StillRunning(ended.status(), job);
+  if (ended->state() == v1::JOB_STATE_DONE) environment.console.Say(RenderOutcome(*ended));
+  return OutcomeOf(*ended);
+}
+
+absl::Status SubmitFile(const CommandLine& line, const SubmitOptions& options,
+                        const Environment& environment) {
+  HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  HEADRACE_ASSIGN_OR_RETURN(const JobFile file, ReadJobFile(options.file));
+  HEADRACE_ASSIGN_OR_RETURN(const StateDir state, StateDir::Open(line.state_dir));
+  HEADRACE_ASSIGN_OR_RETURN(const PreparedDataset dataset, PrepareDataset(file, state.datasets()));
+  HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
+  HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse response,
+                            Submit(coordinator.get(), file, dataset, environment));
+  const Console& console = environment.console;
+  if (line.format() == Format::kText) {
+    *console.out << response.job_id() << "\n" << std::flush;
+    console.Say(absl::StrCat("submitted ", file.spec.name(), response.message().empty() ? "" : ": ",
+                             response.message()));
+  } else if (options.watch) {
+    *console.out << PrintLine(ToJson(response)) << std::flush;
+  } else {
+    *console.out << Print(ToJson(response), line.format());
+  }
+  if (!options.watch) return absl::OkStatus();
+  return WatchSubmitted(coordinator.get(), line, response.job_id(), deadline, environment);
+}
+
+}  // namespace
+
+void AddSubmit(CLI::App* app, CommandLine* line) {
+  CLI::App* command =
+      app->add_subcommand("submit", "Put a job into the queue; prints its id on stdout");
+  const auto options = std::make_shared<SubmitOptions>();
+  command->add_option("file", options->file, "Job file (docs/job-file.md)")
+      ->required()
+      ->type_name("FILE");
+  command->add_flag("-w,--watch", options->watch, "Follow it to its end; Ctrl-C leaves it running");
+  AddClusterOptions(command, line);
+  AddOutputOption(command, line);
+  AddTimeoutOption(command, line, "Stop watching after this long (exit code 124)");
+  command->callback([line, options] {
+    line->action = [line, options](const Environment& environment) {
+      return SubmitFile(*line, *options, environment);
+    };
+  });
+}
+
+}  // namespace headrace

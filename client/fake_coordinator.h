@@ -1,0 +1,186 @@
+// A coordinator for tests of the client: answers from what the test put in, within this process.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/channel.h"
+#include "headrace/v1/cluster.grpc.pb.h"
+
+namespace headrace {
+
+// Thread-safe. Serves on a Unix socket until it is destroyed.
+class FakeCoordinator : public v1::CoordinatorService::Service {
+ public:
+  explicit FakeCoordinator(const std::string& socket) : address_("unix:" + socket) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    if (AddListener(&builder, address_, &port).ok()) {
+      builder.RegisterService(this);
+      server_ = builder.BuildAndStart();
+    }
+  }
+  ~FakeCoordinator() override {
+    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  }
+
+  const std::string& address() const { return address_; }
+
+  void AddJob(v1::Job job) {
+    absl::MutexLock lock(&mu_);
+    const std::string id = job.id();
+    jobs_[id] = std::move(job);
+  }
+  // Watching ends without the job's end this many times before it goes on.
+  void BreakWatches(int times) {
+    absl::MutexLock lock(&mu_);
+    breaks_ = times;
+  }
+  // Hashes a submitted job reports: by its number of stages.
+  void SetHashes(int64_t stages, v1::TensorHashes hashes) {
+    absl::MutexLock lock(&mu_);
+    hashes_[stages] = std::move(hashes);
+  }
+  std::vector<v1::SubmitJobRequest> submitted() {
+    absl::MutexLock lock(&mu_);
+    return submitted_;
+  }
+  std::vector<std::string> cancelled() {
+    absl::MutexLock lock(&mu_);
+    return cancelled_;
+  }
+  std::vector<v1::WatchJobRequest> watches() {
+    absl::MutexLock lock(&mu_);
+    return watches_;
+  }
+
+  grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
+                      v1::GetJobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    const v1::Job* job = Find(request->job());
+    if (job == nullptr) return Unknown(request->job());
+    *response->mutable_job() = *job;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                        v1::ListJobsResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, job] : jobs_) *response->add_jobs() = job;
+    return grpc::Status::OK;
+  }
+
+  // Every submitted job is done at once.
+  grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
+                         v1::SubmitJobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    submitted_.push_back(*request);
+    v1::Job job;
+    job.set_id("s" + std::to_string(submitted_.size()));
+    job.set_name(request->spec().name());
+    job.set_state(v1::JOB_STATE_DONE);
+    *job.mutable_spec() = request->spec();
+    jobs_[job.id()] = job;
+    response->set_job_id(job.id());
+    return grpc::Status::OK;
+  }
+
+  // The steps and events not yet seen, then the job. A job that has not ended is watched until the
+  // client goes.
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
+    v1::Job job;
+    bool breaks = false;
+    v1::TensorHashes hashes;
+    {
+      absl::MutexLock lock(&mu_);
+      watches_.push_back(*request);
+      const v1::Job* found = Find(request->job());
+      if (found == nullptr) return Unknown(request->job());
+      job = *found;
+      breaks = breaks_-- > 0;
+      if (auto it = hashes_.find(job.spec().pipeline().stages()); it != hashes_.end()) {
+        hashes = it->second;
+      }
+    }
+    v1::WatchJobResponse update;
+    int sent = 0;
+    for (const v1::StepResult& step : job.steps()) {
+      if (step.step() <= request->after_step()) continue;
+      *update.mutable_step() = step;
+      writer->Write(update);
+      if (breaks && ++sent == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken");
+    }
+    if (hashes.names_size() > 0) {
+      *update.mutable_tensor_hashes() = hashes;
+      writer->Write(update);
+    }
+    *update.mutable_job() = job;
+    update.mutable_job()->clear_steps();
+    writer->Write(update);
+    const bool ended = job.state() >= v1::JOB_STATE_DONE;
+    while (!ended && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse*) override {
+    absl::MutexLock lock(&mu_);
+    if (Find(request->job()) == nullptr) return Unknown(request->job());
+    cancelled_.push_back(request->job());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status PlanJob(grpc::ServerContext*, const v1::PlanJobRequest*,
+                       v1::PlanJobResponse*) override {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "stage 0 lacks 5 bytes");
+  }
+
+  // The prompt's tokens come back in capitals.
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    for (int64_t token : request->prompt()) {
+      v1::GenerateResponse response;
+      response.set_token(token >= 'a' && token <= 'z' ? token - 32 : token);
+      writer->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status StatBlob(grpc::ServerContext*, const v1::StatBlobRequest*,
+                        v1::StatBlobResponse* response) override {
+    response->set_complete(true);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const v1::Job* Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const auto& [id, job] : jobs_) {
+      if (id == name || job.name() == name) return &job;
+    }
+    return nullptr;
+  }
+  static grpc::Status Unknown(const std::string& name) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job " + name);
+  }
+
+  const std::string address_;
+  absl::Mutex mu_;
+  std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<int64_t, v1::TensorHashes> hashes_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::SubmitJobRequest> submitted_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::WatchJobRequest> watches_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mu_);
+  int breaks_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace headrace

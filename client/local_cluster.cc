@@ -1,0 +1,268 @@
+#include "client/local_cluster.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/status.h"
+
+namespace headrace {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::Duration kStartTime = absl::Seconds(30);
+constexpr absl::Duration kStopTime = absl::Seconds(3);
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr size_t kLongestTmp = 60;  // leaves room for the rest of a socket's 107 bytes
+
+// What an equal share of 80 % of the free memory is; 0 where the system does not say.
+int64_t MemoryShare(int64_t workers) {
+  const auto info = ReadFile("/proc/meminfo");
+  if (!info.ok()) return 0;
+  for (const absl::string_view line : absl::StrSplit(*info, '\n')) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int64_t kib = 0;
+    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) {
+      return kib * 1024 / 10 * 8 / workers;
+    }
+  }
+  return 0;
+}
+
+struct Recorded {
+  std::vector<std::pair<pid_t, int64_t>> processes;  // with their start times
+  std::string socket_dir;
+};
+
+Recorded ReadRecord(const StateDir& state) {
+  Recorded recorded;
+  const auto text = ReadFile(state.cluster());
+  if (!text.ok()) return recorded;
+  const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return recorded;
+  if (const auto dir = json.find("socket_dir"); dir != json.end() && dir->is_string()) {
+    recorded.socket_dir = dir->get<std::string>();
+  }
+  const auto list = json.find("processes");
+  if (list == json.end() || !list->is_array()) return recorded;
+  for (const Json& process : *list) {
+    if (!process.is_array() || process.size() != 2 || !process[0].is_number_integer() ||
+        !process[1].is_number_integer()) {
+      continue;
+    }
+    recorded.processes.emplace_back(process[0].get<pid_t>(), process[1].get<int64_t>());
+  }
+  return recorded;
+}
+
+bool Runs(const std::pair<pid_t, int64_t>& process) {
+  return process.first > 1 && process.second != 0 &&
+         ProcessStartTime(process.first) == process.second;
+}
+
+// Only a folder Start made: its name says so.
+void RemoveSocketDir(const std::string& dir) {
+  std::error_code ignored;
+  if (std::filesystem::path(dir).filename().string().rfind("headrace-", 0) == 0) {
+    std::filesystem::remove_all(dir, ignored);
+  }
+}
+
+void RemoveRecords(const StateDir& state) {
+  std::error_code ignored;
+  std::filesystem::remove(state.address(), ignored);
+  std::filesystem::remove(state.cluster(), ignored);
+}
+
+absl::Status InUse(const StateDir& state, const std::string& by) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("state directory ", state.root(), " is in use by ", by,
+                   ": submit to it with `headrace submit`, stop it with `headrace down`, or give "
+                   "another --state-dir"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
+    const StateDir& state, const LocalClusterOptions& options, Interrupt* interrupt) {
+  auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(state, options, interrupt));
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(state.lock());
+  if (absl::IsFailedPrecondition(lock.status())) return InUse(state, "another `headrace run`");
+  if (!lock.ok()) return lock.status();
+  cluster->lock_ = *std::move(lock);
+  if (IsRecordedClusterRunning(state)) return InUse(state, "a cluster of `headrace up`");
+  RemoveSocketDir(ReadRecord(state).socket_dir);
+  RemoveRecords(state);
+  HEADRACE_RETURN_IF_ERROR(cluster->StartAll());
+  return cluster;
+}
+
+LocalCluster::~LocalCluster() { Stop(); }
+
+absl::Status LocalCluster::StartAll() {
+  HEADRACE_RETURN_IF_ERROR(MakeSocketDir());
+  HEADRACE_RETURN_IF_ERROR(StartCoordinator());
+  HEADRACE_RETURN_IF_ERROR(StartWorkers());
+  return AwaitWorkers();
+}
+
+absl::Status LocalCluster::MakeSocketDir() {
+  const char* tmp = getenv("TMPDIR");
+  std::string dir =
+      tmp != nullptr && *tmp == '/' && absl::string_view(tmp).size() <= kLongestTmp ? tmp : "/tmp";
+  absl::StrAppend(&dir, "/headrace-XXXXXX");
+  if (mkdtemp(dir.data()) == nullptr) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder for sockets: ", dir));
+  }
+  socket_dir_ = dir;
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::Launch(const std::string& name, const std::string& program,
+                                  std::vector<std::string> arguments) {
+  if (options_.die_with_parent) arguments.push_back("--die-with-parent");
+  HEADRACE_ASSIGN_OR_RETURN(
+      auto child, ChildProcess::Start(name, absl::StrCat(options_.binary_dir, "/", program),
+                                      arguments, state_.log(name)));
+  children_.push_back(std::move(child));
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartCoordinator() {
+  const std::string listen =
+      options_.listen.empty() ? absl::StrCat("unix:", socket_dir_, "/c") : options_.listen;
+  HEADRACE_RETURN_IF_ERROR(MakeDirectories(state_.coordinator_data()));
+  HEADRACE_RETURN_IF_ERROR(Launch("coordinator", "headrace-coordinator",
+                                  {"--listen", listen, "--data-dir", state_.coordinator_data(),
+                                   "--address-file", state_.address()}));
+  const absl::Time deadline = absl::Now() + kStartTime;
+  absl::StatusOr<std::string> address = ReadFile(state_.address());
+  while (!address.ok()) {
+    HEADRACE_RETURN_IF_ERROR(CheckRunning());
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the coordinator did not serve within ", absl::FormatDuration(kStartTime), "; its log ",
+          state_.log("coordinator"), " ends with:\n", LogTail(state_.log("coordinator"), 15)));
+    }
+    if (interrupt_->Sleep(kPoll)) return absl::CancelledError("interrupted");
+    address = ReadFile(state_.address());
+  }
+  HEADRACE_ASSIGN_OR_RETURN(coordinator_,
+                            Coordinator::Connect(std::string(absl::StripSuffix(*address, "\n"))));
+  return absl::OkStatus();
+}
+
+// Workers of a coordinator on TCP may get peers from other machines; sockets will not reach those.
+std::string LocalCluster::WorkerListen(const std::string& name) const {
+  return options_.listen.empty() ? absl::StrCat("unix:", socket_dir_, "/", name) : "127.0.0.1:0";
+}
+
+absl::Status LocalCluster::StartWorkers() {
+  const int64_t memory =
+      options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes : MemoryShare(options_.workers);
+  for (int64_t i = 0; i < options_.workers; ++i) {
+    const std::string name = absl::StrCat("w", i);
+    HEADRACE_RETURN_IF_ERROR(MakeDirectories(state_.worker_data(name)));
+    std::vector<std::string> arguments = {
+        "--coordinator", coordinator_->address(),
+        "--name",        name,
+        "--listen",      WorkerListen(name),
+        "--data-dir",    state_.worker_data(name),
+        "--threads",     absl::StrCat(options_.threads_per_worker)};
+    if (memory > 0) {
+      arguments.push_back("--memory-limit");
+      arguments.push_back(absl::StrCat(memory));
+    }
+    HEADRACE_RETURN_IF_ERROR(Launch(name, "headrace-worker", std::move(arguments)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::AwaitWorkers() {
+  const absl::Time deadline = absl::Now() + kStartTime;
+  while (true) {
+    HEADRACE_RETURN_IF_ERROR(CheckRunning());
+    HEADRACE_ASSIGN_OR_RETURN(
+        const v1::ListWorkersResponse response,
+        coordinator_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest()));
+    const auto alive = std::count_if(response.workers().begin(), response.workers().end(),
+                                     [](const v1::WorkerInfo& worker) { return worker.alive(); });
+    if (alive >= options_.workers) return absl::OkStatus();
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("only ", alive, " of ", options_.workers, " workers registered within ",
+                       absl::FormatDuration(kStartTime), "; their logs are ", state_.log("w*")));
+    }
+    if (interrupt_->Sleep(kPoll)) return absl::CancelledError("interrupted");
+  }
+}
+
+absl::Status LocalCluster::CheckRunning() {
+  for (const auto& child : children_) HEADRACE_RETURN_IF_ERROR(child->CheckRunning());
+  return absl::OkStatus();
+}
+
+void LocalCluster::Stop() {
+  if (socket_dir_.empty()) return;
+  for (const auto& child : children_) child->Terminate();
+  const absl::Time deadline = absl::Now() + kStopTime;
+  for (const auto& child : children_) child->Join(deadline);
+  children_.clear();
+  RemoveSocketDir(socket_dir_);
+  socket_dir_.clear();
+  RemoveRecords(state_);
+}
+
+absl::Status LocalCluster::Release() {
+  Json json;
+  json["socket_dir"] = socket_dir_;
+  json["processes"] = Json::array();
+  for (const auto& child : children_) {
+    json["processes"].push_back({child->pid(), ProcessStartTime(child->pid())});
+  }
+  HEADRACE_RETURN_IF_ERROR(WriteFileAtomically(state_.cluster(), json.dump(2) + "\n"));
+  children_.clear();
+  socket_dir_.clear();
+  return absl::OkStatus();
+}
+
+bool IsRecordedClusterRunning(const StateDir& state) {
+  const Recorded recorded = ReadRecord(state);
+  return std::any_of(recorded.processes.begin(), recorded.processes.end(), Runs);
+}
+
+absl::StatusOr<int> StopRecordedCluster(const StateDir& state) {
+  absl::StatusOr<std::unique_ptr<FileLock>> lock = FileLock::Acquire(state.lock());
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a `headrace run` works in ", state.root(), "; end it with Ctrl-C"));
+  }
+  if (!lock.ok()) return lock.status();
+  const Recorded recorded = ReadRecord(state);
+  int stopped = 0;
+  for (const auto& process : recorded.processes) {
+    if (Runs(process) && kill(process.first, SIGTERM) == 0) ++stopped;
+  }
+  const absl::Time deadline = absl::Now() + kStopTime;
+  for (const auto& process : recorded.processes) {
+    while (Runs(process) && absl::Now() < deadline) absl::SleepFor(kPoll);
+    if (Runs(process)) kill(process.first, SIGKILL);
+  }
+  RemoveSocketDir(recorded.socket_dir);
+  RemoveRecords(state);
+  return stopped;
+}
+
+}  // namespace headrace

@@ -1,0 +1,122 @@
+#include "client/render/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/job_keys.h"
+#include "client/render/human.h"
+#include "client/render/table.h"
+#include "common/flags.h"
+
+namespace headrace {
+namespace {
+
+std::string LayerName(const v1::Plan& plan, int64_t layer) {
+  if (layer >= 0 && layer < plan.layer_names_size())
+    return plan.layer_names(static_cast<int>(layer));
+  return absl::StrCat("layer ", layer);
+}
+
+std::string Layers(const v1::Plan& plan, const v1::StagePlan& stage) {
+  const std::string first = LayerName(plan, stage.first_layer());
+  if (stage.end_layer() - stage.first_layer() <= 1) return first;
+  return absl::StrCat(first, " … ", LayerName(plan, stage.end_layer() - 1));
+}
+
+// "8 × 4 sequences", or "2 × 3 + 6 × 2 sequences" where they differ.
+std::string Sequences(const v1::Plan& plan) {
+  std::vector<std::string> parts;
+  const auto& sizes = plan.micro_batch_sequences();
+  for (auto it = sizes.begin(); it != sizes.end();) {
+    const auto next = std::find_if(it, sizes.end(), [&](int64_t n) { return n != *it; });
+    parts.push_back(absl::StrCat(next - it, " × ", *it));
+    it = next;
+  }
+  return absl::StrCat(absl::StrJoin(parts, " + "), " sequences");
+}
+
+template <typename Enum>
+std::string Word(Enum value, const google::protobuf::EnumDescriptor* type) {
+  const auto* descriptor = type->FindValueByNumber(value);
+  return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : EnumWord(*descriptor);
+}
+
+std::string StageTable(const v1::Plan& plan, int width) {
+  Table table({{"STAGE", Align::kRight},
+               {"WORKER"},
+               {"LAYERS"},
+               {"PARAMETERS", Align::kRight},
+               {"FORWARD", Align::kRight},
+               {"BACKWARD", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"LIMIT", Align::kRight}});
+  for (const v1::StagePlan& stage : plan.stage()) {
+    table.Add({absl::StrCat(stage.stage()), stage.worker(), Layers(plan, stage),
+               FormatCount(static_cast<double>(stage.parameters())),
+               FormatSeconds(stage.forward_s()), FormatSeconds(stage.backward_s()),
+               FormatBytes(TotalBytes(stage.memory())), FormatBytes(stage.memory_limit_bytes())});
+  }
+  return table.Render(width, 2);
+}
+
+std::vector<std::string> MemoryCells(const v1::MemoryBytes& memory) {
+  return {FormatBytes(memory.weights()),   FormatBytes(memory.gradients()),
+          FormatBytes(memory.optimizer()), FormatBytes(memory.stash()),
+          FormatBytes(memory.workspace()), FormatBytes(memory.link()),
+          FormatBytes(TotalBytes(memory))};
+}
+
+std::string MemoryTable(const v1::Plan& plan, const std::vector<v1::MemoryBytes>& measured,
+                        int width) {
+  Table table({{"STAGE", Align::kRight},
+               {""},
+               {"WEIGHTS", Align::kRight},
+               {"GRADIENTS", Align::kRight},
+               {"OPTIMIZER", Align::kRight},
+               {"STASH", Align::kRight},
+               {"WORKSPACE", Align::kRight},
+               {"LINK", Align::kRight},
+               {"TOTAL", Align::kRight}});
+  const auto add = [&](std::string stage, std::string what, const v1::MemoryBytes& memory) {
+    std::vector<std::string> cells = {std::move(stage), std::move(what)};
+    for (std::string& cell : MemoryCells(memory)) cells.push_back(std::move(cell));
+    table.Add(std::move(cells));
+  };
+  for (int k = 0; k < plan.stage_size(); ++k) {
+    add(absl::StrCat(plan.stage(k).stage()), "predicted", plan.stage(k).memory());
+    if (k < static_cast<int>(measured.size())) add("", "measured", measured[k]);
+  }
+  return table.Render(width, 2);
+}
+
+}  // namespace
+
+int64_t TotalBytes(const v1::MemoryBytes& memory) {
+  return memory.weights() + memory.gradients() + memory.optimizer() + memory.stash() +
+         memory.workspace() + memory.link();
+}
+
+std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>& measured,
+                       int width) {
+  std::string out =
+      absl::StrCat("plan      ", plan.stages(), plan.stages() == 1 ? " stage, " : " stages, ",
+                   plan.micro_batches(), " micro-batches (", Sequences(plan), "), schedule ",
+                   Word(plan.schedule(), v1::ScheduleKind_descriptor()), ", recompute ",
+                   Word(plan.recompute(), v1::RecomputeMode_descriptor()), "\n");
+  absl::StrAppend(&out, "predicted ", FormatSeconds(plan.step_s()), " a step, bubble ",
+                  FormatShare(plan.bubble()),
+                  " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",
+                  FormatCount(static_cast<double>(plan.parameters())), " parameters\n\n");
+  absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
+  if (!plan.grid().empty()) {
+    absl::StrAppend(&out, "\nschedule\n");
+    for (const absl::string_view line : absl::StrSplit(plan.grid(), '\n', absl::SkipEmpty())) {
+      absl::StrAppend(&out, "  ", line, "\n");
+    }
+  }
+  return out;
+}
+
+}  // namespace headrace

@@ -1,0 +1,261 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string>
+
+#include "client/console.h"
+#include "client/exit_code.h"
+#include "client/render/human.h"
+#include "client/render/job.h"
+#include "client/render/json.h"
+#include "client/render/plan.h"
+#include "client/render/progress.h"
+#include "client/render/table.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Human, SaysTimesAsPeopleDo) {
+  EXPECT_EQ(FormatSeconds(0), "0 s");
+  EXPECT_EQ(FormatSeconds(0.00085), "850 µs");
+  EXPECT_EQ(FormatSeconds(0.01234), "12.3 ms");
+  EXPECT_EQ(FormatSeconds(4.21), "4.2 s");
+  EXPECT_EQ(FormatSeconds(59.96), "1m 00s");
+  EXPECT_EQ(FormatSeconds(187), "3m 07s");
+  EXPECT_EQ(FormatSeconds(7500), "2h 05m");
+  EXPECT_EQ(FormatSeconds(3 * 86400 + 4 * 3600), "3d 04h");
+  EXPECT_EQ(FormatSeconds(-1), "?");
+  EXPECT_EQ(FormatSeconds(std::nan("")), "?");
+  EXPECT_EQ(FormatShare(0.125), "12.5 %");
+  EXPECT_EQ(FormatUnixTime(0), "");
+}
+
+TEST(Table, AlignsCutsAndLeavesNoTrailingSpaces) {
+  Table table({{"ID"}, {"STEP", Align::kRight}, {"MESSAGE"}});
+  table.Add({"j1", "7/10", "a long message of many words"});
+  table.Add({"j12", "120/300", ""});
+  EXPECT_EQ(table.Render(80),
+            "ID      STEP  MESSAGE\n"
+            "j1      7/10  a long message of many words\n"
+            "j12  120/300\n");
+  EXPECT_EQ(table.Render(24),
+            "ID      STEP  MESSAGE\n"
+            "j1      7/10  a long me…\n"
+            "j12  120/300\n");
+  EXPECT_EQ(DisplayWidth("µ…x"), 3);
+}
+
+TEST(JsonOutput, KeepsNamesNumbersAndEveryBitOfADouble) {
+  v1::Job job;
+  job.set_id("j1");
+  job.set_state(v1::JOB_STATE_RUNNING);
+  job.mutable_spec()->mutable_data()->set_seed(18446744073709551615u);
+  auto* step = job.add_steps();
+  step->set_step(9007199254740993);
+  step->set_loss(0.1 + 0.2);
+  step->set_gradient_norm(std::numeric_limits<double>::infinity());
+  const Json json = Json::parse(Print(ToJson(job), Format::kJson));
+  EXPECT_EQ(json["state"], "running");
+  EXPECT_EQ(json["spec"]["data"]["seed"].get<uint64_t>(), 18446744073709551615u);
+  EXPECT_EQ(json["steps"][0]["step"].get<int64_t>(), 9007199254740993);
+  EXPECT_EQ(json["steps"][0]["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_TRUE(json["steps"][0]["gradient_norm"].is_null());
+  EXPECT_FALSE(json["steps"][0].contains("validation_loss"));
+  EXPECT_FALSE(json.contains("plan"));
+  EXPECT_TRUE(json["links"].is_array());
+}
+
+TEST(YamlOutput, ReadsBackAsWritten) {
+  const Json json = {{"name", "bible"},       {"quoted", "yes"},
+                     {"text", "a: b\n"},      {"empty", Json::array()},
+                     {"list", {1, "x", 2.5}}, {"jobs", {{{"id", "j1"}, {"deep", {{"k", true}}}}}}};
+  EXPECT_EQ(Print(json, Format::kYaml),
+            "name: bible\nquoted: \"yes\"\ntext: \"a: b\\n\"\nempty: []\n"
+            "list:\n  - 1\n  - x\n  - 2.5\njobs:\n  - id: j1\n    deep:\n      k: true\n");
+}
+
+TEST(ConsoleText, CannotSteerATerminal) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\n\tc\x7f"), "a\\x1b[2Jb\n\tc\\x7f");
+}
+
+ProgressState HalfWay() {
+  ProgressState state;
+  state.name = "bible";
+  state.total_steps = 300;
+  state.step.set_step(150);
+  state.step.set_loss(1.83421);
+  state.step.set_tokens(2048);
+  state.step.set_bubble(0.1116);
+  state.mean_step_s = 0.5;
+  state.validation_loss = 1.9;
+  return state;
+}
+
+TEST(ProgressText, FitsTheBarToTheTerminal) {
+  const std::string facts =
+      "150/300  loss 1.8342  val 1.9000  4.1 K tok/s  bubble 11.2 %  ETA 1m 15s";
+  EXPECT_EQ(RenderBar(HalfWay(), 120), "bible  [###############...............]  " + facts);
+  EXPECT_EQ(RenderBar(HalfWay(), 95), "bible  [######......]  " + facts);
+  EXPECT_EQ(RenderBar(HalfWay(), 80), "bible  " + facts);
+  EXPECT_EQ(RenderBar(HalfWay(), 20), "bible  150/300  los…");
+  EXPECT_EQ(RenderStepLine(HalfWay()), "step " + facts);
+}
+
+TEST(ProgressText, IsPlainLinesWithoutATerminalAndNotEveryStep) {
+  std::ostringstream out, err;
+  Console console;
+  console.out = &out;
+  console.err = &err;
+  {
+    Progress progress(console);
+    v1::Job job;
+    job.set_id("j1");
+    job.set_name("bible");
+    job.set_state(v1::JOB_STATE_RUNNING);
+    job.mutable_spec()->mutable_training()->set_steps(100);
+    progress.OnJob(job);
+    progress.OnJob(job);
+    for (int s = 1; s <= 100; ++s) {
+      v1::StepResult step = HalfWay().step;
+      step.set_step(s);
+      step.set_seconds(0.1);
+      progress.OnStep(step);
+    }
+  }
+  const std::string text = err.str();
+  EXPECT_THAT(text, ::testing::StartsWith("job j1 (bible) running\nstep 1/100  loss 1.8342"));
+  EXPECT_THAT(text, HasSubstr("step 100/100"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 52);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("\r")));
+  EXPECT_EQ(out.str(), "");
+}
+
+v1::Job FailedJob() {
+  v1::Job job;
+  job.set_id("j3");
+  job.set_name("bible");
+  job.set_state(v1::JOB_STATE_FAILED);
+  job.set_message("worker w1 (stage 1) lost");
+  job.mutable_spec()->mutable_training()->set_steps(300);
+  job.set_step(2);
+  for (int s = 1; s <= 2; ++s) {
+    v1::StepResult* step = job.add_steps();
+    step->set_step(s);
+    step->set_loss(5.5 - s);
+    step->set_tokens(1024);
+    step->set_seconds(0.5);
+    step->set_bubble(0.25);
+    for (int k = 0; k < 2; ++k) {
+      v1::StageSeconds* seconds = step->add_stage_seconds();
+      seconds->set_stage(k);
+      seconds->set_wall(0.5);
+      seconds->set_compute(0.3);
+      seconds->set_recompute(0.05);
+      seconds->set_wait_receive(0.1);
+      seconds->set_wait_send(0.02);
+      seconds->set_optimizer(0.025);
+    }
+  }
+  v1::Plan* plan = job.mutable_plan();
+  plan->set_stages(2);
+  plan->set_micro_batches(3);
+  plan->set_schedule(v1::SCHEDULE_KIND_1F1B);
+  plan->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
+  for (int n : {3, 2, 2}) plan->add_micro_batch_sequences(n);
+  plan->set_step_s(0.4);
+  plan->set_bubble(0.2);
+  plan->set_ideal_bubble(0.25);
+  plan->set_parameters(1234567);
+  for (const char* name : {"embedding", "block 0", "block 1", "head"}) plan->add_layer_names(name);
+  for (int k = 0; k < 2; ++k) {
+    v1::StagePlan* stage = plan->add_stage();
+    stage->set_stage(k);
+    stage->set_first_layer(2 * k);
+    stage->set_end_layer(2 * k + 2);
+    stage->set_worker(k == 0 ? "w0" : "w1");
+    stage->set_forward_s(0.01);
+    stage->set_backward_s(0.02);
+    stage->set_parameters(600000);
+    stage->set_memory_limit_bytes(int64_t{2} << 30);
+    stage->mutable_memory()->set_weights(3 << 20);
+    stage->mutable_memory()->set_stash(512);
+    job.add_peak_memory()->set_weights(3 << 20);
+  }
+  plan->set_grid("0F0 0F1\n1F0 1B0\n");
+  v1::LinkInfo* link = job.add_links();
+  link->set_to_stage(1);
+  link->set_transport("grpc");
+  link->set_address("unix:/tmp/x/w1");
+  link->set_reason("the only transport");
+  v1::FlightRecord* record = job.add_flight_records();
+  record->set_worker("w0");
+  record->add_entries("step 3: 0F0");
+  record->add_entries("waits for gradient of micro-batch 0");
+  return job;
+}
+
+TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
+  const std::string text = RenderJob(FailedJob(), 120);
+  for (const char* part : {
+           "job       j3 bible\nstate     failed, step 2/300\nbecause   worker w1 (stage 1) lost\n",
+           "loss      3.5000 at step 2, from 4.5000\n",
+           "plan      2 stages, 3 micro-batches (1 × 3 + 2 × 2 sequences), schedule 1f1b, "
+           "recompute "
+           "always\n",
+           "predicted 400 ms a step, bubble 20.0 % beside (K−1)/(M+K−1) = 25.0 %; 1.2 M "
+           "parameters\n",
+           "      0  w0      embedding … block 0",
+           "      0  predicted  3.0 MiB",
+           "         measured   3.0 MiB",
+           "schedule\n  0F0 0F1\n  1F0 1B0\n",
+           "      0   300 ms      50 ms        100 ms      20 ms      25 ms  500 ms  25.0 %\n",
+           "bubble 25.0 % measured beside (K−1)/(M+K−1) = 25.0 %\n",
+           "links\n  FROM  TO  TRANSPORT  ADDRESS         WHY\n"
+           "     0   1  grpc       unix:/tmp/x/w1  the only transport\n",
+           "flight recorder of worker w0 (stage 0), oldest first\n  step 3: 0F0\n"
+           "  waits for gradient of micro-batch 0\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(OutcomeText, IsOneLine) {
+  EXPECT_EQ(RenderOutcome(FailedJob()),
+            "job j3 (bible) failed: worker w1 (stage 1) lost; step 2/300, loss 3.5000");
+}
+
+TEST(ExitCodes, FollowFromTheStatusInOnePlace) {
+  const struct {
+    absl::StatusCode status;
+    int code;
+  } kCases[] = {
+      {absl::StatusCode::kOk, 0},
+      {absl::StatusCode::kAborted, 1},
+      {absl::StatusCode::kInternal, 1},
+      {absl::StatusCode::kUnknown, 1},
+      {absl::StatusCode::kDataLoss, 1},
+      {absl::StatusCode::kInvalidArgument, 2},
+      {absl::StatusCode::kNotFound, 3},
+      {absl::StatusCode::kUnavailable, 4},
+      {absl::StatusCode::kFailedPrecondition, 5},
+      {absl::StatusCode::kAlreadyExists, 5},
+      {absl::StatusCode::kResourceExhausted, 5},
+      {absl::StatusCode::kPermissionDenied, 5},
+      {absl::StatusCode::kDeadlineExceeded, 124},
+      {absl::StatusCode::kCancelled, 130},
+  };
+  for (const auto& c : kCases) {
+    const absl::Status status =
+        c.status == absl::StatusCode::kOk ? absl::OkStatus() : absl::Status(c.status, "x");
+    EXPECT_EQ(static_cast<int>(ExitCodeOf(status)), c.code) << status;
+  }
+}
+
+}  // namespace
+}  // namespace headrace
