@@ -98,6 +98,7 @@ LayerSpec Head(const Model& m) {
   LayerSpec head{m.layers + 1, LayerKind::kHead, "head", norm.Take(), {}};
   std::vector<ParameterSpec>& list = m.tied ? head.borrowed : head.parameters;
   list.push_back(projection.Take().front());
+  if (m.tied) list.back().owner = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
   return head;
 }
 

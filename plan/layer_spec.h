@@ -30,6 +30,7 @@ struct ParameterSpec {
   // Lies right behind the parameter before it, in one tensor, unaligned: the rows of q_proj, k_proj
   // and v_proj are one matrix, and so are those of gate_proj and up_proj: one product serves all.
   bool joins_previous = false;
+  std::string owner = {};  // of a borrowed one: the name its owner has, and a checkpoint knows
 
   int64_t elements() const;
   int64_t bytes() const { return 4 * elements(); }  // fp32

@@ -59,6 +59,7 @@ TEST(LayerSpec, ParametersCarryHuggingFacesNames) {
   EXPECT_EQ(gpt2[3].parameters[2].shape, (std::vector<int64_t>{2304, 768}));
   EXPECT_EQ(gpt2[13].parameters[1].name, "transformer.ln_f.bias");
   EXPECT_EQ(gpt2[13].borrowed[0].name, "lm_head.weight");
+  EXPECT_EQ(gpt2[13].borrowed[0].owner, gpt2[0].parameters[0].name);
   const auto llama = BuildLayers(TinyLlama());
   EXPECT_EQ(llama[0].parameters[0].name, "model.embed_tokens.weight");
   EXPECT_EQ(llama[1].parameters[2].name, "model.layers.0.self_attn.k_proj.weight");

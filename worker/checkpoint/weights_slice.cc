@@ -74,7 +74,8 @@ absl::Status LoadWeights(const std::vector<std::string>& paths,
     files.push_back(std::move(file));
   }
   for (Parameter& parameter : *parameters) {
-    const NamedTensor* tensor = Find(files, parameter.spec.name);
+    const NamedTensor* tensor =
+        Find(files, parameter.borrowed ? parameter.spec.owner : parameter.spec.name);
     if (tensor == nullptr) {
       return absl::NotFoundError(
           absl::StrCat("the weights have no tensor '", parameter.spec.name, "'"));

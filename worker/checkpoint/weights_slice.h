@@ -18,7 +18,7 @@ namespace headrace {
 absl::StatusOr<v1::WeightsSlice> WriteWeightsSlice(const std::string& path,
                                                    const std::vector<Parameter>& parameters);
 
-// Fills `parameters`, a borrowed one too, from whichever of the files has each name.
+// Fills `parameters` from whichever of the files has each name (a borrowed one's owner's).
 //   NOT_FOUND         a parameter is in none of them
 //   INVALID_ARGUMENT  a file is not safetensors, or a tensor has another shape (names it)
 absl::Status LoadWeights(const std::vector<std::string>& paths, std::vector<Parameter>* parameters);

@@ -75,7 +75,8 @@ TEST_F(WeightsSliceTest, LoadsByNameFromWhicheverFileHasIt) {
   std::vector<float> to_b(1), to_a(2), borrowed(2);
   std::vector<Parameter> parameters = {MakeParameter("b", {1}, &to_b),
                                        MakeParameter("a", {2}, &to_a),
-                                       MakeParameter("a", {2}, &borrowed, /*borrowed=*/true)};
+                                       MakeParameter("head", {2}, &borrowed, /*borrowed=*/true)};
+  parameters[2].spec.owner = "a";
   ASSERT_TRUE(LoadWeights({path_, second}, &parameters).ok());
   EXPECT_THAT(to_b, ElementsAre(3));
   EXPECT_THAT(to_a, ElementsAre(1, 2));
