@@ -176,7 +176,7 @@ TEST_F(CliTest, ListsAndDescribesForPeopleAndPrograms) {
   EXPECT_EQ(job["id"], "j1");
   EXPECT_EQ(job["steps"][2]["loss"].get<double>(), 1.0 / 3);
   EXPECT_THAT(Ask({"describe", "j1", "-o", "yaml"}).out, StartsWith("id: j1\nname: tiny\n"));
-  EXPECT_THAT(Ask({"describe", "j1"}).out, StartsWith("job       j1 tiny\nstate     done"));
+  EXPECT_THAT(Ask({"describe", "j1"}).out, StartsWith("job        j1 tiny\nstate      done"));
   const Result unknown = Ask({"describe", "j9"});
   EXPECT_EQ(unknown.code, ExitCode::kNotFound);
   EXPECT_THAT(unknown.err, HasSubstr("no job j9"));
@@ -245,7 +245,7 @@ TEST_F(CliTest, CancelsAndPassesOnRefusals) {
 TEST_F(CliTest, PlansWithoutACluster) {
   const Result text = Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB"});
   EXPECT_EQ(text.code, ExitCode::kDone) << text.err;
-  EXPECT_THAT(text.out, StartsWith("plan      2 stages, 2 micro-batches"));
+  EXPECT_THAT(text.out, StartsWith("plan       2 stages, 2 micro-batches"));
   const Json json =
       Json::parse(Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB", "-o", "json"}).out);
   EXPECT_EQ(json["stage"].size(), 2u);

@@ -125,7 +125,8 @@ absl::Status Coordinator::Upload(const std::string& path, const std::string& sha
 }
 
 absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Time deadline,
-                                               Interrupt* interrupt, JobObserver* observer) {
+                                               Interrupt* interrupt, JobObserver* observer,
+                                               const std::function<absl::Status()>& check) {
   Seen seen;
   seen.job = job;
   absl::Time heard = absl::Now();
@@ -151,6 +152,7 @@ absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Tim
     }
     const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
     if (!broken) return FromGrpc(status);
+    if (check) HEADRACE_RETURN_IF_ERROR(check());
     if (absl::Now() - heard > kReconnectTime) return Unreachable(address_, status.error_message());
     interrupt->Sleep(absl::Milliseconds(200));
   }

@@ -66,10 +66,12 @@ class Coordinator {
 
   // Watches `job` (id or name) until it has ended and returns it as the stream last told it. A
   // broken stream is taken up again where it broke, for up to ten seconds without an answer.
+  // `check`, if given, is asked before each new try; what it says ends the watch.
   //   DEADLINE_EXCEEDED  `deadline` came first
   //   CANCELLED          `interrupt` fired
   absl::StatusOr<v1::Job> FollowJob(const std::string& job, absl::Time deadline,
-                                    Interrupt* interrupt, JobObserver* observer);
+                                    Interrupt* interrupt, JobObserver* observer,
+                                    const std::function<absl::Status()>& check = {});
 
   // Streams the tokens of a Generate call to `on_token`.
   absl::Status Generate(const v1::GenerateRequest& request, absl::Time deadline,

@@ -127,7 +127,7 @@ absl::Status LocalCluster::MakeSocketDir() {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a folder for sockets: ", dir));
   }
   socket_dir_ = dir;
-  return absl::OkStatus();
+  return Record();  // if this process is killed, the next one removes the folder
 }
 
 absl::Status LocalCluster::Launch(const std::string& name, const std::string& program,
@@ -225,14 +225,18 @@ void LocalCluster::Stop() {
   RemoveRecords(state_);
 }
 
-absl::Status LocalCluster::Release() {
+absl::Status LocalCluster::Record() const {
   Json json;
   json["socket_dir"] = socket_dir_;
   json["processes"] = Json::array();
   for (const auto& child : children_) {
     json["processes"].push_back({child->pid(), ProcessStartTime(child->pid())});
   }
-  HEADRACE_RETURN_IF_ERROR(WriteFileAtomically(state_.cluster(), json.dump(2) + "\n"));
+  return WriteFileAtomically(state_.cluster(), json.dump(2) + "\n");
+}
+
+absl::Status LocalCluster::Release() {
+  HEADRACE_RETURN_IF_ERROR(Record());
   children_.clear();
   socket_dir_.clear();
   return absl::OkStatus();

@@ -58,6 +58,7 @@ class LocalCluster {
       : state_(state), options_(options), interrupt_(interrupt) {}
   absl::Status StartAll();
   absl::Status MakeSocketDir();
+  absl::Status Record() const;
   absl::Status StartCoordinator();
   absl::Status StartWorkers();
   absl::Status AwaitWorkers();

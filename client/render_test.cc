@@ -203,16 +203,17 @@ v1::Job FailedJob() {
 TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
   const std::string text = RenderJob(FailedJob(), 120);
   for (const char* part : {
-           "job       j3 bible\nstate     failed, step 2/300\nbecause   worker w1 (stage 1) lost\n",
-           "loss      3.5000 at step 2, from 4.5000\n",
-           "plan      2 stages, 3 micro-batches (1 × 3 + 2 × 2 sequences), schedule 1f1b, "
+           "job        j3 bible\nstate      failed, step 2/300\nbecause    worker w1 (stage 1) "
+           "lost\n",
+           "loss       3.5000 at step 2, from 4.5000\n",
+           "plan       2 stages, 3 micro-batches (1 × 3 + 2 × 2 sequences), schedule 1f1b, "
            "recompute "
            "always\n",
-           "predicted 400 ms a step, bubble 20.0 % beside (K−1)/(M+K−1) = 25.0 %; 1.2 M "
+           "predicted  400 ms a step, bubble 20.0 % beside (K−1)/(M+K−1) = 25.0 %; 1.2 M "
            "parameters\n",
            "      0  w0      embedding … block 0",
            "      0  predicted  3.0 MiB",
-           "         measured   3.0 MiB",
+           "          measured  3.0 MiB",
            "schedule\n  0F0 0F1\n  1F0 1B0\n",
            "      0   300 ms      50 ms        100 ms      20 ms      25 ms  500 ms  25.0 %\n",
            "bubble 25.0 % measured beside (K−1)/(M+K−1) = 25.0 %\n",

@@ -40,10 +40,10 @@ absl::StatusOr<v1::SubmitJobResponse> Submit(Coordinator* coordinator, const Job
 }
 
 absl::StatusOr<v1::Job> WatchToEnd(Coordinator* coordinator, const std::string& job,
-                                   absl::Time deadline, Format format, bool stream_updates,
+                                   absl::Time deadline, Format format,
                                    const Environment& environment) {
   absl::StatusOr<v1::Job> ended;
-  if (format != Format::kText && stream_updates) {
+  if (format != Format::kText) {
     JsonLines lines(environment.console.out);
     ended = coordinator->FollowJob(job, deadline, environment.interrupt, &lines);
   } else {

@@ -19,10 +19,10 @@ absl::StatusOr<v1::SubmitJobResponse> Submit(Coordinator* coordinator, const Job
                                              const Environment& environment);
 
 // Follows the job to its end. With Format::kText progress goes to stderr, else every update is one
-// line of JSON on stdout if `stream_updates`. Returns the whole job, steps and flight records
-// included. Errors as Coordinator::FollowJob.
+// line of JSON on stdout. Returns the whole job, steps and flight records included. Errors as
+// Coordinator::FollowJob.
 absl::StatusOr<v1::Job> WatchToEnd(Coordinator* coordinator, const std::string& job,
-                                   absl::Time deadline, Format format, bool stream_updates,
+                                   absl::Time deadline, Format format,
                                    const Environment& environment);
 
 // `status` of a watch that stopped early, with how to go on watching the job, which runs on.

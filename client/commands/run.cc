@@ -4,6 +4,7 @@
 #include "client/commands/sampling.h"
 #include "client/render/job.h"
 #include "client/render/json.h"
+#include "client/render/progress.h"
 #include "client/submission.h"
 #include "common/status.h"
 
@@ -27,15 +28,22 @@ absl::Status CheckRun(const RunOptions& options, const JobFile& file) {
   return CheckSampling(options.sampling, file.spec);
 }
 
+// The whole job once it has ended. If the coordinator is gone, how it ended is the reason.
+absl::StatusOr<v1::Job> Follow(LocalCluster* cluster, const std::string& job, absl::Time deadline,
+                               const Environment& environment) {
+  Progress progress(environment.console);
+  HEADRACE_ASSIGN_OR_RETURN(
+      const v1::Job ended,
+      cluster->coordinator()->FollowJob(job, deadline, environment.interrupt, &progress,
+                                        [&] { return cluster->CheckRunning(); }));
+  return cluster->coordinator()->GetJob(ended.id());
+}
+
 // Cancels what does not end by itself, so that the workers go down in order.
 absl::Status GiveUp(LocalCluster* cluster, const std::string& job, const absl::Status& why) {
-  if (absl::IsCancelled(why) || absl::IsDeadlineExceeded(why)) {
-    cluster->coordinator()->CancelJob(job).IgnoreError();
-    return Annotate(why, absl::StrCat("job ", job, " cancelled"));
-  }
-  // If the coordinator is gone, how it ended is the better reason.
-  const absl::Status children = cluster->CheckRunning();
-  return children.ok() ? why : children;
+  if (!absl::IsCancelled(why) && !absl::IsDeadlineExceeded(why)) return why;
+  cluster->coordinator()->CancelJob(job).IgnoreError();
+  return Annotate(why, absl::StrCat("job ", job, " cancelled"));
 }
 
 absl::Status Finish(LocalCluster* cluster, const v1::Job& job, const CommandLine& line,
@@ -69,8 +77,8 @@ absl::Status Run(const CommandLine& line, const RunOptions& options,
                             LocalCluster::Start(state, cluster_options, environment.interrupt));
   HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse submitted,
                             Submit(cluster->coordinator(), file, dataset, environment));
-  const absl::StatusOr<v1::Job> job = WatchToEnd(cluster->coordinator(), submitted.job_id(),
-                                                 deadline, line.format(), false, environment);
+  const absl::StatusOr<v1::Job> job =
+      Follow(cluster.get(), submitted.job_id(), deadline, environment);
   if (!job.ok()) return GiveUp(cluster.get(), submitted.job_id(), job.status());
   return Finish(cluster.get(), *job, line, options, deadline, environment);
 }

@@ -17,7 +17,7 @@ absl::Status WatchSubmitted(Coordinator* coordinator, const CommandLine& line,
                             const std::string& job, absl::Time deadline,
                             const Environment& environment) {
   const absl::StatusOr<v1::Job> ended =
-      WatchToEnd(coordinator, job, deadline, line.format(), true, environment);
+      WatchToEnd(coordinator, job, deadline, line.format(), environment);
   if (!ended.ok()) return StillRunning(ended.status(), job);
   if (ended->state() == v1::JOB_STATE_DONE) environment.console.Say(RenderOutcome(*ended));
   return OutcomeOf(*ended);

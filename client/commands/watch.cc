@@ -11,7 +11,7 @@ absl::Status Watch(const CommandLine& line, const std::string& job,
   HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   const absl::StatusOr<v1::Job> ended =
-      WatchToEnd(coordinator.get(), job, deadline, line.format(), true, environment);
+      WatchToEnd(coordinator.get(), job, deadline, line.format(), environment);
   if (!ended.ok()) return StillRunning(ended.status(), job);
   if (line.format() == Format::kText && ended->state() == v1::JOB_STATE_DONE) {
     *environment.console.out << RenderOutcome(*ended) << "\n";

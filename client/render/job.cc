@@ -25,7 +25,7 @@ std::string StepOf(const v1::Job& job) {
 }
 
 std::string Line(const char* label, const std::string& text) {
-  return absl::StrFormat("%-10s%s\n", label, Printable(text));
+  return absl::StrFormat("%-11s%s\n", label, Printable(text));
 }
 
 // The sum over all steps but the first, which pays for warming up; over that too if there is no

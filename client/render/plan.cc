@@ -71,7 +71,7 @@ std::vector<std::string> MemoryCells(const v1::MemoryBytes& memory) {
 std::string MemoryTable(const v1::Plan& plan, const std::vector<v1::MemoryBytes>& measured,
                         int width) {
   Table table({{"STAGE", Align::kRight},
-               {""},
+               {"", Align::kRight},  // never cut
                {"WEIGHTS", Align::kRight},
                {"GRADIENTS", Align::kRight},
                {"OPTIMIZER", Align::kRight},
@@ -101,11 +101,11 @@ int64_t TotalBytes(const v1::MemoryBytes& memory) {
 std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>& measured,
                        int width) {
   std::string out =
-      absl::StrCat("plan      ", plan.stages(), plan.stages() == 1 ? " stage, " : " stages, ",
+      absl::StrCat("plan       ", plan.stages(), plan.stages() == 1 ? " stage, " : " stages, ",
                    plan.micro_batches(), " micro-batches (", Sequences(plan), "), schedule ",
                    Word(plan.schedule(), v1::ScheduleKind_descriptor()), ", recompute ",
                    Word(plan.recompute(), v1::RecomputeMode_descriptor()), "\n");
-  absl::StrAppend(&out, "predicted ", FormatSeconds(plan.step_s()), " a step, bubble ",
+  absl::StrAppend(&out, "predicted  ", FormatSeconds(plan.step_s()), " a step, bubble ",
                   FormatShare(plan.bubble()),
                   " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",
                   FormatCount(static_cast<double>(plan.parameters())), " parameters\n\n");
