@@ -24,7 +24,9 @@ class StepMerger {
   //   RESOURCE_EXHAUSTED a stage is more than kMaxOpenSteps ahead of another
   absl::StatusOr<std::optional<v1::StepResult>> Add(int64_t stage, const v1::StageStep& part);
 
-  static constexpr int64_t kMaxOpenSteps = 64;  // stages of a pipeline differ by a step or two
+  // Stages of a pipeline differ by a step or two, but a worker's reports may be late by a lease, which
+  // is thousands of the shortest steps.
+  static constexpr int64_t kMaxOpenSteps = 16384;
 
  private:
   v1::StepResult Merge(const std::map<int64_t, v1::StageStep>& parts) const;
