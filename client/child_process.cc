@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/file.h"
+#include "common/process.h"
 
 namespace headrace {
 namespace {
@@ -46,6 +47,10 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  const std::string parent = absl::StrCat(kParentPidVariable, "=", getpid());
+  std::vector<char*> environment = {const_cast<char*>(parent.c_str())};
+  for (char** own = environ; *own != nullptr; ++own) environment.push_back(*own);
+  environment.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
@@ -60,7 +65,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environ);
+  const int error =
+      posix_spawn(&pid, program.c_str(), &files, &attributes, argv.data(), environment.data());
   if (error != 0) {
     return absl::InternalError(
         absl::StrCat("cannot start ", name, " (", program, ", log ", log, "): ", strerror(error)));

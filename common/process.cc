@@ -7,6 +7,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 namespace headrace {
 namespace {
 
@@ -41,10 +43,11 @@ int WaitForSignal() {
 }
 
 void DieWithParent() {
-  const pid_t parent = getppid();
+  const char* const told = std::getenv(kParentPidVariable);
+  const long parent = told != nullptr ? std::strtol(told, nullptr, 10) : getppid();
   // SIGKILL, because SIGTERM is blocked and may find nobody waiting for it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died in between
+  if (getppid() != parent) _exit(1);
 }
 
 }  // namespace headrace

@@ -15,7 +15,12 @@ void BlockSignals();
 // Waits for SIGTERM or SIGINT; returns its number.
 int WaitForSignal();
 
-// Ends this process when its parent dies, however it dies. For children of `headrace run` and `up`.
+// In the environment of a child: its parent's pid, so that a child slow to start notices that the
+// parent died before DieWithParent was called.
+inline constexpr char kParentPidVariable[] = "HEADRACE_PARENT_PID";
+
+// Ends this process when its parent dies, however it dies; at once if it has. For children of
+// `headrace run`.
 void DieWithParent();
 
 }  // namespace headrace

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 namespace headrace {
@@ -52,6 +53,18 @@ TEST(ProcessTest, AChildDiesWithItsParent) {
   EXPECT_EQ(poll(&waiting, 1, /*timeout=*/10'000), 1) << "the child lives on";
   EXPECT_EQ(read(ends[0], &byte, 1), 0);
   close(ends[0]);
+}
+
+TEST(ProcessTest, AChildWhoseParentIsGoneAlreadyEndsAtOnce) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv(kParentPidVariable, "1234567890", 1);
+    DieWithParent();
+    _exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
 }
 
 TEST(ProcessTest, TunedMallocStillAllocates) {
