@@ -205,7 +205,7 @@ Event MachineScript::ParseCall(const Words& words) {
   if (words[4] == "unavailable") call.status = absl::UnavailableError("connection refused");
   if (words[4] == "deadline") call.status = absl::DeadlineExceededError("no answer in time");
   if (words[4] == "refused") call.status = absl::FailedPreconditionError("busy with another job");
-  call.flight_record.add_entries("last thing it did");
+  call.flight_record.add_entries("04:53:56.1 step 12, micro-batch 3: waiting");
   return call;
 }
 

@@ -262,6 +262,7 @@ void JobRun::MaybeConclude(Turn turn) {
   }
   // Everyone has answered, but nobody has admitted to anything yet: its report may be on the way.
   if (!RootIsKnown(faults_) && turn.now < deadline_) return;
+  AddWitness();
   std::vector<std::string> workers;
   for (size_t k = 0; k < stages_.size(); ++k) {
     workers.push_back(stages_[k].worker);
@@ -271,6 +272,31 @@ void JobRun::MaybeConclude(Turn turn) {
     *job_.add_flight_records() = std::move(record);
   }
   End(v1::JOB_STATE_FAILED, Verdict(faults_, workers, job_.step()), turn);
+}
+
+void JobRun::AddWitness() {
+  const auto lost = std::find_if(faults_.begin(), faults_.end(),
+                                 [](const Fault& fault) { return fault.kind == FaultKind::kLost; });
+  const bool accused = std::any_of(faults_.begin(), faults_.end(), [](const Fault& fault) {
+    return fault.kind == FaultKind::kAccusation;
+  });
+  if (lost == faults_.end() || accused) return;
+  const std::string culprit = lost->worker;
+  // Its neighbours know best, the one it sends to first.
+  for (const int64_t k : {lost->stage + 1, lost->stage - 1}) {
+    if (k < 0 || k >= static_cast<int64_t>(stages_.size())) continue;
+    const auto& entries = stages_[k].flight_record.entries();
+    if (entries.empty()) continue;
+    // "04:53:56.123456 step 12, micro-batch 3: waiting for the gradient from stage 1 (worker w1)"
+    const std::string& last = *entries.rbegin();
+    const size_t step = last.find(" step ");
+    if (step == std::string::npos) continue;
+    faults_.push_back(Fault{FaultKind::kAccusation, stages_[k].worker, k,
+                            absl::StrCat("worker ", stages_[k].worker, " (stage ", k, ") was at ",
+                                         last.substr(step + 1)),
+                            culprit});
+    return;
+  }
 }
 
 void JobRun::SetState(v1::JobState state, const std::string& message, Turn turn) {

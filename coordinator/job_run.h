@@ -103,6 +103,9 @@ class JobRun {
   void StopAll(const std::string& reason, Turn turn);
   // Ends collecting if nothing more is worth waiting for.
   void MaybeConclude(Turn turn);
+  // Where a worker is lost and nobody has accused it yet: adds what a neighbour was doing, from its
+  // flight record.
+  void AddWitness();
 
   void SetState(v1::JobState state, const std::string& message, Turn turn);
   void End(v1::JobState state, const std::string& message, Turn turn);

@@ -60,6 +60,15 @@ class WatchStream {
     return HasEnded(response.job().state());
   }
 
+  // The job before its steps, so that a watcher knows what they are steps of.
+  absl::Status SendHead() {
+    HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, jobs_->LoadJob(job_id_));
+    v1::WatchJobResponse response;
+    *response.mutable_job() = std::move(stored.job);
+    response.mutable_job()->clear_flight_records();
+    return Send(response);
+  }
+
   // False: the store had already given this one, or it is before what the client asked for.
   bool IsNew(const JobUpdate& update) {
     const v1::WatchJobResponse& response = *update.response;
@@ -157,6 +166,7 @@ absl::Status CoordinatorServiceImpl::Watch(grpc::ServerContext* context,
   HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
   HEADRACE_ASSIGN_OR_RETURN(const auto guard, parts_.watches->Enter(context));
   WatchStream stream(&jobs, request, id, guard.get(), writer);
+  HEADRACE_RETURN_IF_ERROR(stream.SendHead());
   // The long part first, so that the queue need not hold what comes meanwhile.
   HEADRACE_RETURN_IF_ERROR(stream.CatchUp());
   const std::shared_ptr<Watcher> watcher = parts_.hub->Subscribe(id);
