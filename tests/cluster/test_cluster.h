@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -78,8 +79,8 @@ class TestCluster {
 
   // Submits through the client: the job's id.
   absl::StatusOr<std::string> Submit(const std::string& job_file_text);
-  // What `describe -o json` says.
-  absl::StatusOr<v1::Job> Describe(const std::string& job);
+  // What `describe -o json` says; null, and a failure of the test, if it says nothing.
+  nlohmann::json Describe(const std::string& job);
   // Waits until `done(job)`; then returns the job, as ListJobs tells it (without steps and plan).
   //   DEADLINE_EXCEEDED, FAILED_PRECONDITION (the job ended otherwise)  say where it stood
   template <typename Predicate>
