@@ -1,9 +1,14 @@
-# headrace_library(NAME SOURCES a.cc … DEPS target …): one static library per folder.
+# headrace_library(NAME SOURCES a.cc … DEPS target … [NO_UNITY]): one static library per folder.
+# NO_UNITY: its files use the same names in anonymous namespaces, so the presets that join files
+# (clang, asan, tsan) compile these one by one.
 function(headrace_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_UNITY" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/proto)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  if(ARG_NO_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  endif()
 endfunction()
 
 # headrace_tsan(NAME): tells ThreadSanitizer about absl::Mutex in a program of the tsan build.
@@ -39,7 +44,8 @@ function(headrace_test name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   headrace_tsan(${name})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
+                                           UNITY_BUILD OFF)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   if(ARG_SERIAL)
