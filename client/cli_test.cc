@@ -63,7 +63,8 @@ class CliTest : public ::testing::Test {
     job.set_id("j2");
     job.set_name("broken");
     job.set_state(v1::JOB_STATE_FAILED);
-    job.set_message("loss became NaN at step 3");
+    job.set_message(
+        "loss became NaN at step 3: a message too long for a terminal of 80 columns, to its end");
     fake_->AddJob(job);
     job.set_id("j4");
     job.set_name("endless");
@@ -124,9 +125,10 @@ TEST_F(CliTest, ExplainsWrongCommandLinesAndExitsWithTwo) {
       {{"help", "me"}, "no command me"},
       {{"list", "--coordinator", "nowhere"}, "--coordinator: "},
       {{"submit", "none.yaml"}, "none.yaml: no such job file"},
-      {{"plan", dir_ + "/job.yaml", "--workers", "two"}, "--workers: 'two' is no group"},
-      {{"plan", dir_ + "/job.yaml", "--workers", "2:huge"}, "'2:huge' has no size above 0"},
-      {{"plan", dir_ + "/job.yaml", "--workers", "0:1GiB"}, "'0:1GiB' makes not 1 to"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "two"}, "--workers: 'two' is not COUNT:MEMORY"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "2:huge"}, "'2:huge' has no memory size above 0"},
+      {{"plan", dir_ + "/job.yaml", "--workers", "0:1GiB"},
+       "'0:1GiB' brings the workers out of the range 1 to"},
       {{"run", dir_ + "/job.yaml", "--workers", "1"},
        "job.yaml:5: pipeline.stages: 2; expected at most 1, a worker a stage (--workers)"},
       {{"run", dir_ + "/job.yaml", "--prompt", "\xff"}, "--prompt: byte 255; expected 0 to 127"},
@@ -170,6 +172,7 @@ TEST_F(CliTest, FindsTheCoordinatorByVariableAndByStateDir) {
 
 TEST_F(CliTest, ListsAndDescribesForPeopleAndPrograms) {
   EXPECT_THAT(Ask({"list"}).out, HasSubstr("ID  NAME     STATE    STEP"));
+  EXPECT_THAT(Ask({"list"}).out, HasSubstr("80 columns, to its end\n"));  // no terminal: not cut
   const Json list = Json::parse(Ask({"list", "-o", "json"}).out);
   EXPECT_EQ(list[0]["name"], "tiny");
   const Json job = Json::parse(Ask({"describe", "tiny", "-o", "json"}).out);

@@ -16,7 +16,11 @@ struct Console {
   bool out_is_terminal = false;
   bool err_is_terminal = false;
   bool color = false;  // of what goes to `err`, and to `out` if that is a terminal
-  int width = 80;      // columns
+  int width = 80;      // columns of the terminal `err` is
+  // What tables on `out` may take; what is piped or kept is never cut.
+  int TableWidth() const { return out_is_terminal ? width : kUnlimited; }
+
+  static constexpr int kUnlimited = 1 << 20;
 
   // stdout and stderr. Colour only on a terminal, and never with NO_COLOR or TERM=dumb.
   static Console OfProcess();

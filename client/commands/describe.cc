@@ -11,7 +11,7 @@ absl::Status Describe(const CommandLine& line, const std::string& job,
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   HEADRACE_ASSIGN_OR_RETURN(const v1::Job found, coordinator->GetJob(job));
   const Console& console = environment.console;
-  *console.out << (line.format() == Format::kText ? RenderJob(found, console.width)
+  *console.out << (line.format() == Format::kText ? RenderJob(found, console.TableWidth())
                                                   : Print(ToJson(found), line.format()));
   return absl::OkStatus();
 }

@@ -19,7 +19,7 @@ absl::Status List(const CommandLine& line, const Environment& environment) {
     console.Say("no jobs");
   } else {
     *console.out << RenderJobTable(response, absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()),
-                                   console.width);
+                                   console.TableWidth());
   }
   return absl::OkStatus();
 }

@@ -45,7 +45,7 @@ absl::Status ShowPlan(const CommandLine& line, const PlanOptions& options,
                                                      ? PlanOnCluster(file, line)
                                                      : PlanOffline(file, options));
   const Console& console = environment.console;
-  *console.out << (line.format() == Format::kText ? RenderPlan(plan, {}, console.width)
+  *console.out << (line.format() == Format::kText ? RenderPlan(plan, {}, console.TableWidth())
                                                   : Print(ToJson(plan), line.format()));
   return absl::OkStatus();
 }

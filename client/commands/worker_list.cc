@@ -22,12 +22,13 @@ absl::StatusOr<std::vector<PlanWorker>> ParseWorkerList(const std::string& text,
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
     const std::vector<std::string> words = absl::StrSplit(part, ':');
     int64_t count = 0;
-    if (words.size() != 2 || !absl::SimpleAtoi(words[0], &count)) return Bad(part, "is no group");
+    if (words.size() != 2 || !absl::SimpleAtoi(words[0], &count))
+      return Bad(part, "is not COUNT:MEMORY");
     if (count < 1 || workers.size() + static_cast<size_t>(count) > kMaxWorkers) {
-      return Bad(part, absl::StrCat("makes not 1 to ", kMaxWorkers, " workers"));
+      return Bad(part, absl::StrCat("brings the workers out of the range 1 to ", kMaxWorkers));
     }
     const absl::StatusOr<int64_t> bytes = ParseBytes(words[1]);
-    if (!bytes.ok() || *bytes <= 0) return Bad(part, "has no size above 0");
+    if (!bytes.ok() || *bytes <= 0) return Bad(part, "has no memory size above 0");
     for (int64_t i = 0; i < count; ++i) {
       PlanWorker worker;
       worker.name = absl::StrCat("w", workers.size());

@@ -18,7 +18,7 @@ absl::Status Workers(const CommandLine& line, const Environment& environment) {
     console.Say("no workers; start one with `headrace-worker --coordinator " +
                 coordinator->address() + "`");
   } else {
-    *console.out << RenderWorkerTable(response, console.width);
+    *console.out << RenderWorkerTable(response, console.TableWidth());
   }
   return absl::OkStatus();
 }
