@@ -84,7 +84,9 @@ absl::Status ChildProcess::CheckRunning() {
 }
 
 void ChildProcess::Terminate() {
-  if (CheckRunning().ok()) kill(pid_, SIGTERM);
+  if (!CheckRunning().ok()) return;
+  kill(pid_, SIGTERM);
+  kill(pid_, SIGCONT);  // a stopped one would not hear it
 }
 
 void ChildProcess::Join(absl::Time deadline) {

@@ -18,7 +18,8 @@
 namespace headrace {
 namespace {
 
-constexpr absl::Duration kReconnectTime = absl::Seconds(10);
+// With the 2 s keepalive takes to notice, within the 5 s a loss may stay unsaid.
+constexpr absl::Duration kReconnectTime = absl::Milliseconds(2500);
 constexpr absl::Duration kUploadTime = absl::Hours(24);
 
 std::string Text(absl::string_view text) { return std::string(text); }
@@ -94,7 +95,10 @@ absl::Status Coordinator::Explain(const grpc::Status& status) const {
     return Unreachable(address_, absl::StrCat("no answer in ", absl::FormatDuration(kCallTime)));
   }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return Unreachable(address_, status.error_message());
+    return Unreachable(address_, Text(FromGrpc(status).message()));
+  }
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return Unreachable(address_, "what answers there is something else");
   }
   return FromGrpc(status);
 }
@@ -129,7 +133,7 @@ absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Tim
                                                const std::function<absl::Status()>& check) {
   Seen seen;
   seen.job = job;
-  absl::Time heard = absl::Now();
+  absl::Time lost = absl::InfiniteFuture();  // since when no stream has told anything
   while (true) {
     grpc::ClientContext context;
     if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
@@ -141,7 +145,7 @@ absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Tim
     const auto reader = stub_->WatchJob(&context, request);
     v1::WatchJobResponse update;
     while (reader->Read(&update)) {
-      heard = absl::Now();
+      lost = absl::InfiniteFuture();
       Tell(update, &seen, observer);
     }
     const grpc::Status status = reader->Finish();
@@ -153,7 +157,8 @@ absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Tim
     const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
     if (!broken) return FromGrpc(status);
     if (check) HEADRACE_RETURN_IF_ERROR(check());
-    if (absl::Now() - heard > kReconnectTime) return Unreachable(address_, status.error_message());
+    lost = std::min(lost, absl::Now());
+    if (absl::Now() - lost > kReconnectTime) return Explain(status);
     interrupt->Sleep(absl::Milliseconds(200));
   }
 }
@@ -169,10 +174,7 @@ absl::Status Coordinator::Generate(const v1::GenerateRequest& request, absl::Tim
   while (reader->Read(&response)) on_token(response.token());
   const grpc::Status status = reader->Finish();
   if (interrupt->fired()) return absl::CancelledError("interrupted");
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return Unreachable(address_, status.error_message());
-  }
-  return FromGrpc(status);
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? Explain(status) : FromGrpc(status);
 }
 
 bool HasEnded(v1::JobState state) {

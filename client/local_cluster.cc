@@ -257,7 +257,9 @@ absl::StatusOr<int> StopRecordedCluster(const StateDir& state) {
   const Recorded recorded = ReadRecord(state);
   int stopped = 0;
   for (const auto& process : recorded.processes) {
-    if (Runs(process) && kill(process.first, SIGTERM) == 0) ++stopped;
+    if (!Runs(process) || kill(process.first, SIGTERM) != 0) continue;
+    kill(process.first, SIGCONT);  // a stopped one would not hear it
+    ++stopped;
   }
   const absl::Time deadline = absl::Now() + kStopTime;
   for (const auto& process : recorded.processes) {
