@@ -62,11 +62,21 @@ absl::Status CheckOptionalEnum(const std::string& path, int value, bool known,
   return value == 0 ? absl::OkStatus() : CheckEnum(path, value, known, words);
 }
 
+// "j12": as the coordinator numbers jobs.
+bool LooksLikeAnId(const std::string& name) {
+  return name.size() > 1 && name[0] == 'j' &&
+         name.find_first_not_of("0123456789", 1) == std::string::npos;
+}
+
 absl::Status CheckName(const std::string& name) {
   const auto allowed = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   };
   if (name.empty()) return Bad("name", "missing", "a name for the job");
+  if (LooksLikeAnId(name)) {
+    return Bad("name", absl::StrCat("\"", name.substr(0, kMaxNameLength), "\""),
+               "a name that does not look like a job's id");
+  }
   if (name.size() <= kMaxNameLength && std::all_of(name.begin(), name.end(), allowed) &&
       absl::ascii_isalnum(static_cast<unsigned char>(name[0]))) {
     return absl::OkStatus();
@@ -77,6 +87,10 @@ absl::Status CheckName(const std::string& name) {
   return Bad("name", absl::StrCat("\"", shown, "\""),
              absl::StrCat("1 to ", kMaxNameLength,
                           " letters, digits, '.', '_' and '-', a letter or digit first"));
+}
+
+double ValidationSplit(const v1::DataSpec& data) {
+  return data.has_validation_split() ? data.validation_split() : 0.1;
 }
 
 absl::Status CheckData(const v1::DataSpec& data) {
@@ -216,10 +230,11 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
 }
 
 absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model) {
-  const int64_t num_layers = model.layers + 2;
-  HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.stages", pipeline.stages(), 0,
-                                      std::min(num_layers, kMaxStages),
-                                      " (the model's layers: embedding, blocks, head), or auto"));
+  const int64_t most = std::min(model.layers + 2, kMaxStages);
+  if (pipeline.stages() != 0) {  // 0: auto
+    HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.stages", pipeline.stages(), 1, most,
+                                        " (the model's layers: embedding, blocks, head), or auto"));
+  }
   HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.schedule", pipeline.schedule(),
                                              v1::ScheduleKind_IsValid(pipeline.schedule()),
                                              "gpipe or 1f1b"));
@@ -236,13 +251,11 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
   return absl::OkStatus();
 }
 
-double ValidationSplit(const v1::DataSpec& data) {
-  return data.has_validation_split() ? data.validation_split() : 0.1;
-}
+std::string NumTokens(int64_t n) { return absl::StrCat(n, n == 1 ? " token" : " tokens"); }
 
 absl::Status CheckDataset(const v1::JobSpec& spec, const v1::Dataset& dataset, const Model& model) {
   const std::string path = spec.data().text().empty() ? "data.tokens" : "data.text";
-  if (dataset.num_tokens() < 1) return Bad(path, "no tokens", "a text that is not empty");
+  if (dataset.num_tokens() < 1) return Bad(path, "no tokens", "a file that has some");
   if (dataset.max_token() >= model.vocabulary) {
     return Bad(path, absl::StrCat("token id ", dataset.max_token()),
                absl::StrCat("ids below model.vocab_size, which is ", model.vocabulary));
@@ -254,11 +267,11 @@ absl::Status CheckDataset(const v1::JobSpec& spec, const v1::Dataset& dataset, c
   const std::string expected = absl::StrCat(
       "at least ", needed, ": one sequence (training.sequence_length) and the token after it");
   if (training < needed) {
-    return Bad(path, absl::StrCat(training, " tokens to train on"), expected);
+    return Bad(path, absl::StrCat(NumTokens(training), " to train on"), expected);
   }
   if (split > 0 && validation < needed) {
     return Bad(path,
-               absl::StrCat(validation, " tokens to validate on (data.validation_split ", split,
+               absl::StrCat(NumTokens(validation), " to validate on (data.validation_split ", split,
                             " of ", dataset.num_tokens(), ")"),
                expected + "; a longer text, or a validation_split of 0");
   }
@@ -276,6 +289,10 @@ absl::Status ValidateJob(const v1::JobSpec& spec, const v1::Dataset* dataset) {
   HEADRACE_ASSIGN_OR_RETURN(const Model model, ResolveModel(spec.model()));
   HEADRACE_RETURN_IF_ERROR(CheckData(spec.data()));
   HEADRACE_RETURN_IF_ERROR(CheckTraining(spec.training(), model));
+  if (spec.training().eval_every() > 0 && ValidationSplit(spec.data()) == 0) {
+    return Bad("training.eval_every", absl::StrCat(spec.training().eval_every()),
+               "0, since data.validation_split is 0: there is nothing to evaluate on");
+  }
   HEADRACE_RETURN_IF_ERROR(CheckPipeline(spec.pipeline(), model));
   return dataset == nullptr ? absl::OkStatus() : CheckDataset(spec, *dataset, model);
 }

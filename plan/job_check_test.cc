@@ -79,6 +79,8 @@ TEST(JobCheckTest, RefusesBadNames) {
       {"name: \"a b\"; expected", [](auto* s) { s->set_name("a b"); }},
       {"name: \"a?\"; expected", [](auto* s) { s->set_name("a\n"); }},
       {"name: \"-x\"; expected", [](auto* s) { s->set_name("-x"); }},
+      {"name: \"j12\"; expected a name that does not look like a job's id",
+       [](auto* s) { s->set_name("j12"); }},
       {"name: \"aaaa", [](auto* s) { s->set_name(std::string(64, 'a')); }},
   });
 }
@@ -105,6 +107,14 @@ TEST(JobCheckTest, RefusesBadData) {
       {"data.validation_split: nan;",
        [](auto* s) { s->mutable_data()->set_validation_split(kNan); }},
   });
+}
+
+TEST(JobCheckTest, RefusesToEvaluateOnNothing) {
+  ExpectRefusals({{"training.eval_every: 2; expected 0, since data.validation_split is 0",
+                   [](auto* s) {
+                     s->mutable_training()->set_eval_every(2);
+                     s->mutable_data()->set_validation_split(0);
+                   }}});
 }
 
 TEST(JobCheckTest, RefusesBadModels) {
@@ -201,7 +211,7 @@ TEST(JobCheckTest, RefusesBadPipelines) {
     return [change](v1::JobSpec* s) { change(s->mutable_pipeline()); };
   };
   ExpectRefusals({
-      {"pipeline.stages: 5; expected a whole number from 0 to 4 (the model's layers: embedding",
+      {"pipeline.stages: 5; expected a whole number from 1 to 4 (the model's layers: embedding",
        pipeline([](auto* p) { p->set_stages(5); })},
       {"pipeline.stages: -1;", pipeline([](auto* p) { p->set_stages(-1); })},
       {"pipeline.schedule: unknown value 5; expected gpipe or 1f1b",
@@ -222,7 +232,7 @@ TEST(JobCheckTest, RefusesDataThatDoesNotServeTheModel) {
     double split;
   } kRows[] = {
       {"data.text: token id 256; expected ids below model.vocab_size, which is 256", 1000, 256, 0},
-      {"data.text: no tokens; expected a text that is not empty", 0, 0, 0},
+      {"data.text: no tokens; expected a file that has some", 0, 0, 0},
       {"data.text: 16 tokens to train on; expected at least 17: one sequence", 16, 1, 0},
       {"data.text: 16 tokens to validate on (data.validation_split 0.1 of 169); expected at "
        "least 17",
