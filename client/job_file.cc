@@ -1,7 +1,11 @@
 #include "client/job_file.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +14,8 @@
 #include "common/file.h"
 #include "common/status.h"
 #include "plan/job_check.h"
+#include "plan/layer_spec.h"
+#include "plan/model.h"
 
 namespace headrace {
 namespace {
@@ -27,7 +33,29 @@ absl::Status CheckReadable(const std::string& path) {
   const auto size = std::filesystem::file_size(path, error);
   if (!error && size > static_cast<uintmax_t>(kMaxJobFileBytes)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d bytes; expected a job file of at most %d", path, size, kMaxJobFileBytes));
+        "%s: %d bytes; expected a job file of at most %d bytes", path, size, kMaxJobFileBytes));
+  }
+  return absl::OkStatus();
+}
+
+// A glob that matches nothing is a slip of the pen, and would be ignored in silence.
+absl::Status CheckGroupsMatch(const v1::JobSpec& spec) {
+  HEADRACE_ASSIGN_OR_RETURN(const Model model, ResolveModel(spec.model()));
+  const std::vector<LayerSpec> layers = BuildLayers(model);
+  const auto matches = [&](const std::string& glob) {
+    return std::any_of(layers.begin(), layers.end(), [&](const LayerSpec& layer) {
+      return std::any_of(layer.parameters.begin(), layer.parameters.end(), [&](const auto& each) {
+        return fnmatch(glob.c_str(), each.name.c_str(), 0) == 0;
+      });
+    });
+  };
+  for (int i = 0; i < spec.training().optimizer().groups_size(); ++i) {
+    const std::string& glob = spec.training().optimizer().groups(i).match();
+    if (matches(glob)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.optimizer.groups[", i, "].match: \"", glob,
+                     "\" matches no parameter; expected a glob over names such as ",
+                     layers[1].parameters[0].name));
   }
   return absl::OkStatus();
 }
@@ -63,13 +91,15 @@ absl::StatusOr<JobFile> ReadJobFile(const std::string& path) {
 
 absl::StatusOr<JobFile> ParseJobFile(const std::string& text, const std::string& path) {
   if (text.size() > static_cast<size_t>(kMaxJobFileBytes)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d bytes; expected a job file of at most %d", path, text.size(), kMaxJobFileBytes));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes; expected a job file of at most %d bytes", path, text.size(),
+                        kMaxJobFileBytes));
   }
   JobFile file;
   file.path = path;
   HEADRACE_RETURN_IF_ERROR(ParseJobYaml(text, path, &file.spec, &file.lines));
   HEADRACE_RETURN_IF_ERROR(file.Locate(ValidateJob(file.spec)));
+  HEADRACE_RETURN_IF_ERROR(file.Locate(CheckGroupsMatch(file.spec)));
   return file;
 }
 
