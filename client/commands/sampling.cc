@@ -39,7 +39,7 @@ void AddSamplingOptions(CLI::App* app, SamplingOptions* options) {
       ->type_name("NUMBER");
   app->add_option("--top-k", options->top_k, "Draw among the k likeliest tokens; 0: all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("K");
   app->add_option("--seed", options->seed, "Same seed, same text")
       ->capture_default_str()
@@ -52,7 +52,9 @@ void AddSamplingOptions(CLI::App* app, SamplingOptions* options) {
 
 absl::Status CheckSampling(const SamplingOptions& options, const v1::JobSpec& spec) {
   if (!options.wanted()) {
-    return absl::InvalidArgumentError("nothing to go on from: give --prompt TEXT");
+    return absl::InvalidArgumentError(
+        IsBytes(spec) ? "nothing to go on from: give --prompt TEXT"
+                      : "nothing to go on from: give --prompt-tokens, such as 1,2,3");
   }
   if (!options.prompt.empty() && !options.tokens.empty()) {
     return absl::InvalidArgumentError("--prompt and --prompt-tokens: give one of them");
