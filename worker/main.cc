@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/channel.h"
+#include "common/file.h"
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/process.h"
@@ -161,6 +162,7 @@ HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, R
 }
 
 absl::Status Serve(const Flags& flags) {
+  HEADRACE_RETURN_IF_ERROR(MakeDirectories(flags.data_dir));
   HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<WorkerMetrics> created,
                             WorkerMetrics::Create(flags.metrics));
   // Never destroyed: the exposer's web server takes up to 2 s to stop, and the process ends anyway.
@@ -190,7 +192,8 @@ absl::Status Serve(const Flags& flags) {
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen at ", flags.listen));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen at ", flags.listen, ": is the address in use?"));
   }
   HEADRACE_ASSIGN_OR_RETURN(
       *self.mutable_address(),
