@@ -39,8 +39,8 @@ class LocalTest : public testing::Test {
     ChildProcess::Options options;
     options.arguments = {absl::StrCat(HEADRACE_BIN_DIR, "/headrace")};
     options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
-    options.environment = {"HEADRACE_COORDINATOR=",
-                           absl::StrCat("XDG_STATE_HOME=", dir_ / "state")};
+    options.environment = {"HEADRACE_COORDINATOR=", absl::StrCat("XDG_STATE_HOME=", dir_ / "state"),
+                           absl::StrCat("TMPDIR=", dir_.path())};
     options.stdout_path = dir_ / "out";
     options.stderr_path = dir_ / "err";
     options.directory = dir_.path();
