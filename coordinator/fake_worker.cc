@@ -87,6 +87,7 @@ void FakeWorker::Beat() {
     request.set_instance(instance_);
     {
       absl::MutexLock lock(&mu_);
+      request.set_number(++last_beat_);
       request.set_job_id(assignment_.job_id());
       request.set_generation(assignment_.generation());
     }
@@ -161,6 +162,7 @@ grpc::Status FakeWorker::StopStage(grpc::ServerContext*, const v1::StopStageRequ
   absl::MutexLock lock(&mu_);
   ++stopped_;
   response->mutable_flight_record()->add_entries(absl::StrCat(name_, " was stopped"));
+  response->set_last_heartbeat(last_beat_);
   const v1::StageAssignment assignment = assignment_;
   if (request->job_id() == assignment_.job_id()) assignment_.Clear();
   if (behaviour_.delayed_confession.empty()) return grpc::Status::OK;

@@ -73,6 +73,7 @@ class FakeWorker final : public v1::StageService::Service {
   absl::Mutex mu_;
   v1::StageAssignment assignment_ ABSL_GUARDED_BY(mu_);  // no job id: free
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t last_beat_ ABSL_GUARDED_BY(mu_) = 0;
   BoundedQueue<std::function<void()>> work_{100};
   std::thread beater_;
   std::thread worker_;

@@ -64,7 +64,7 @@ void JobMachine::On(const WorkerLost& lost, Turn turn) {
 void JobMachine::On(const WorkerBeat& beat, Turn turn) {
   WorkerSlot* slot = workers_.Find(beat.worker, beat.instance);
   if (slot == nullptr) return;
-  if (workers_.Beat(slot, beat.job_id, turn.now)) place_ = true;
+  if (workers_.Beat(slot, beat, turn.now)) place_ = true;
   if (turn.now - slot->idle_since < kIdleGrace) return;
   if (JobRun* run = FindRun(slot->job_id)) run->OnWorkerIdle(beat.worker, turn);
 }
@@ -152,7 +152,7 @@ void JobMachine::On(const CallEnded& call, Turn turn) {
   const bool serves =
       slot != nullptr && slot->job_id == call.job_id && slot->generation == call.generation;
   if (call.kind == CallKind::kStop && serves) {
-    workers_.Release(slot, call.status.ok(), turn.out);
+    workers_.Release(slot, call, turn.out);
     place_ = true;
   }
   if (JobRun* run = FindRun(call.job_id)) run->OnCallEnded(call, turn);

@@ -157,7 +157,11 @@ Event MachineScript::Parse(const Words& words) {
   const std::string instance =
       words.size() > 1 ? absl::StrCat(words[1], "#", instances_[words[1]]) : "";
   if (verb == "lost") return WorkerLost{words[1], instance, From(words, 2)};
-  if (verb == "beat") return WorkerBeat{words[1], instance, words.size() > 2 ? words[2] : ""};
+  if (verb == "beat" || verb == "latebeat") {
+    uint64_t& number = beats_[instance];
+    if (verb == "beat") ++number;
+    return WorkerBeat{words[1], instance, words.size() > 2 ? JobId(words[2]) : "", number};
+  }
   if (verb == "submit") return ParseSubmit(words);
   if (verb == "generate") return ParseGenerate(words);
   if (verb == "abandon") return GenerateAbandoned{generate_request_, "the client has gone"};
@@ -205,7 +209,9 @@ Event MachineScript::ParseCall(const Words& words) {
   if (words[4] == "unavailable") call.status = absl::UnavailableError("connection refused");
   if (words[4] == "deadline") call.status = absl::DeadlineExceededError("no answer in time");
   if (words[4] == "refused") call.status = absl::FailedPreconditionError("busy with another job");
-  call.flight_record.add_entries("04:53:56.1 step 12, micro-batch 3: waiting");
+  call.stop.mutable_flight_record()->add_entries("04:53:56.1 step 12, micro-batch 3: waiting");
+  call.stop.set_busy(words[4] == "busy");
+  call.stop.set_last_heartbeat(beats_[call.instance]);
   return call;
 }
 

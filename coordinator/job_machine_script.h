@@ -5,6 +5,7 @@
 //   > worker w0 serves j9            joins, and says that it still serves j9
 //   > lost w0 no heartbeat for 2.1 s
 //   > beat w0 [j1]                   a heartbeat, naming what it serves
+//   > latebeat w0 [j1]               the last one again, or one that it has overtaken
 //   > submit NAME K [hash]           a job of K stages (0: auto) and 2 steps; a NAME that begins
 //   with
 //                                    "huge" fits no workers
@@ -18,7 +19,7 @@
 //   > token w0 generate-1 65
 //   > log w0 j1 TEXT
 //   > again                          the last report once more: at least once is the rule
-//   > answer assign|start|stop w0 j1 ok|unavailable|deadline|refused
+//   > answer assign|start|stop w0 j1 ok|busy|unavailable|deadline|refused
 //   > hashed j1 ok|bad
 //   > store fails
 //   > wait 1.5                       seconds pass
@@ -68,6 +69,7 @@ class MachineScript {
   uint64_t sequence_ = 0;
   Event last_report_ = TimePassed{};
   std::map<std::string, int> instances_;  // worker → how often it joined
+  std::map<std::string, uint64_t> beats_;  // instance → its last heartbeat
   std::map<std::pair<std::string, std::string>, Assigned> assigned_;  // (worker, job)
   std::map<std::string, std::string> generates_;                      // "generate-1" → id
   Commands out_;

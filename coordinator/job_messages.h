@@ -29,6 +29,7 @@ struct WorkerBeat {
   std::string worker;
   std::string instance;
   std::string job_id;  // what it serves; empty: nothing
+  uint64_t number = 0;
 };
 // `request` in these three is the driver's number for the caller that waits for a Reply.
 struct JobSubmitted {
@@ -64,7 +65,7 @@ struct CallEnded {
   std::string job_id;
   int64_t generation = 0;
   absl::Status status;
-  v1::FlightRecord flight_record;  // kStop
+  v1::StopStageResponse stop;  // kStop
 };
 struct WeightsHashed {
   std::string job_id;

@@ -156,7 +156,7 @@ void JobRun::OnCallEnded(const CallEnded& call, Turn turn) {
   }
   if (phase_ != Phase::kCollecting) return;
   if (call.status.ok() && stage.flight_record.entries().empty()) {
-    stage.flight_record = call.flight_record;
+    stage.flight_record = call.stop.flight_record();
   }
   if (!call.status.ok() && !stage.stopped) {
     // Refused or reset: the process is gone. Too slow: it may only be busy.

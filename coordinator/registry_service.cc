@@ -76,8 +76,9 @@ absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
       const bool stop, registry_->Heartbeat(request.worker(), request.instance(), request.job_id(),
                                             request.generation()));
   response->set_stop_stage(stop);
-  return driver_->Post(WorkerBeat{request.worker(), request.instance(), request.job_id()},
-                       static_cast<int64_t>(request.ByteSizeLong()));
+  return driver_->Post(
+      WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},
+      static_cast<int64_t>(request.ByteSizeLong()));
 }
 
 grpc::Status RegistryServiceImpl::Heartbeat(grpc::ServerContext*,

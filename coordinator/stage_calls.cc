@@ -68,7 +68,7 @@ void StageCalls::Call(CallEnded ended, std::shared_ptr<v1::StageService::Stub> s
          [this, state](const grpc::Status& status) {
            state->ended.status = FromGrpc(status);
            if constexpr (std::is_same_v<Response, v1::StopStageResponse>) {
-             state->ended.flight_record = std::move(*state->response.mutable_flight_record());
+             state->ended.stop = std::move(state->response);
            }
            Finish(state);
          });

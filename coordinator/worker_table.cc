@@ -63,20 +63,25 @@ void WorkerTable::Serve(WorkerSlot* slot, const std::string& job_id, int64_t gen
   out->push_back(SetServing{slot->info.name(), slot->info.instance(), job_id, generation});
 }
 
-void WorkerTable::Release(WorkerSlot* slot, bool answered, Commands* out) {
-  slot->state = answered ? WorkerSlot::State::kFree : WorkerSlot::State::kDraining;
+void WorkerTable::Release(WorkerSlot* slot, const CallEnded& call, Commands* out) {
+  const bool gone = call.status.ok() && !call.stop.busy();
+  slot->state = gone ? WorkerSlot::State::kFree : WorkerSlot::State::kDraining;
+  // Without an answer: the next one may be on its way since long ago.
+  slot->stale_beat = call.status.ok() ? call.stop.last_heartbeat() : slot->last_beat + 1;
   slot->job_id.clear();
   slot->generation = 0;
   out->push_back(SetServing{slot->info.name(), slot->info.instance(), "", 0});
 }
 
-bool WorkerTable::Beat(WorkerSlot* slot, const std::string& job_id, absl::Time now) {
+bool WorkerTable::Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now) {
+  slot->last_beat = std::max(slot->last_beat, beat.number);
   if (slot->state == WorkerSlot::State::kServing) {
-    const bool serves = job_id == slot->job_id;
+    const bool serves = beat.job_id == slot->job_id;
     slot->idle_since = serves ? absl::InfiniteFuture() : std::min(slot->idle_since, now);
     return false;
   }
-  if (!job_id.empty()) {  // it was told to stop, but is not done with it yet
+  if (beat.number <= slot->stale_beat) return false;
+  if (!beat.job_id.empty()) {  // it was told to stop, but is not done with it yet
     slot->state = WorkerSlot::State::kDraining;
     return false;
   }

@@ -3,12 +3,12 @@
 //              Join                  Serve
 //   (absent) ────────▶ kFree ─────────────────▶ kServing
 //                        ▲                         │
-//                        │ stop answered           │
+//                        │ the stage is gone       │
 //                        ├─────────────────────────┤
-//                        │                         │ stop not answered, or kFree and
-//                        │ a heartbeat says        ▼ a heartbeat says "serves"
+//                        │                         │ still ending, or stop not answered, or
+//                        │ a later heartbeat       ▼ kFree and a heartbeat says "serves"
 //                        └──────────────────── kDraining      Lose: from any of them, (absent)
-//                          "serves nothing"
+//                          says "serves nothing"
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,10 @@ struct WorkerSlot {
   std::string job_id;  // kServing
   int64_t generation = 0;
   uint64_t last_sequence = 0;  // of its reports
+  uint64_t last_beat = 0;
+  // Heartbeats up to this one may have been written before the worker's last stage was assigned or
+  // stopped: they tell nothing of what it serves now.
+  uint64_t stale_beat = 0;
   // kServing, but its heartbeats have said otherwise since then.
   absl::Time idle_since = absl::InfiniteFuture();
 };
@@ -51,10 +55,10 @@ class WorkerTable {
   std::vector<v1::WorkerInfo> Living() const;
 
   void Serve(WorkerSlot* slot, const std::string& job_id, int64_t generation, Commands* out);
-  // After a StopCall: answered or not.
-  void Release(WorkerSlot* slot, bool answered, Commands* out);
+  // After the StopCall `call`: answered or not.
+  void Release(WorkerSlot* slot, const CallEnded& call, Commands* out);
   // What a heartbeat said. True: a worker became free by it.
-  bool Beat(WorkerSlot* slot, const std::string& job_id, absl::Time now);
+  bool Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now);
 
  private:
   std::map<std::string, WorkerSlot> slots_;

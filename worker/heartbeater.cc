@@ -109,16 +109,14 @@ absl::Status Heartbeater::BeatOnce() {
   v1::HeartbeatRequest request;
   request.set_worker(self_.name());
   request.set_instance(self_.instance());
-  int64_t generation = 0;
-  callbacks_.current(request.mutable_job_id(), &generation);
-  request.set_generation(generation);
+  callbacks_.current(&request);
   v1::HeartbeatResponse response;
   // A beat that gets no answer must leave time for another within the lease.
   const absl::Status status = Call(lease_ / 2, [&](grpc::ClientContext* context) {
     return stub_->Heartbeat(context, request, &response);
   });
   if (status.ok() && response.stop_stage() && !request.job_id().empty()) {
-    callbacks_.stop_stage(request.job_id(), generation);
+    callbacks_.stop_stage(request.job_id(), request.generation());
   }
   return status;
 }

@@ -24,8 +24,8 @@
 namespace headrace {
 
 struct HeartbeaterCallbacks {
-  // The job and generation this worker serves, for each beat; an empty id: free.
-  std::function<void(std::string* job_id, int64_t* generation)> current;
+  // Fills in what this worker serves, and the heartbeat's number.
+  std::function<void(v1::HeartbeatRequest* request)> current;
   // The coordinator says that this stage belongs to no living generation.
   std::function<void(const std::string& job_id, int64_t generation)> stop_stage;
   // No beat was answered for `silence`, more than a lease. Called once each time that happens.

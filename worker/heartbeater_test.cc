@@ -90,9 +90,9 @@ class HeartbeaterTest : public ::testing::Test {
     self.set_name("w0");
     self.set_instance("i0");
     HeartbeaterCallbacks callbacks;
-    callbacks.current = [](std::string* job_id, int64_t* generation) {
-      *job_id = "j7";
-      *generation = 3;
+    callbacks.current = [](v1::HeartbeatRequest* request) {
+      request->set_job_id("j7");
+      request->set_generation(3);
     };
     callbacks.stop_stage = [this](const std::string& job_id, int64_t generation) {
       absl::MutexLock lock(&mu_);

@@ -142,9 +142,7 @@ struct Refusal {
 
 HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, Refusal* refusal) {
   HeartbeaterCallbacks callbacks;
-  callbacks.current = [service](std::string* job_id, int64_t* generation) {
-    service->Current(job_id, generation);
-  };
+  callbacks.current = [service](v1::HeartbeatRequest* request) { service->Describe(request); };
   callbacks.stop_stage = [service](const std::string& job_id, int64_t generation) {
     service->EndStage(job_id, generation);
   };

@@ -63,27 +63,35 @@ grpc::Status WorkerService::StartStage(grpc::ServerContext*, const v1::StartStag
 grpc::Status WorkerService::StopStage(grpc::ServerContext*, const v1::StopStageRequest* request,
                                       v1::StopStageResponse* response) {
   const std::shared_ptr<StageRunner> runner = current();
-  if (runner == nullptr || runner->job_id() != request->job_id() ||
-      runner->generation() > request->generation()) {
-    return grpc::Status::OK;
+  if (runner != nullptr && runner->job_id() == request->job_id() &&
+      runner->generation() <= request->generation()) {
+    if (!runner->done()) {
+      LogInfo(absl::StrCat("job ", request->job_id(), ": told to stop: ", request->reason()));
+    }
+    *response->mutable_flight_record() = runner->flight_record();
+    runner->Stop("");
+    if (!runner->AwaitDone(absl::Now() + kStopTime)) {
+      LogWarning(absl::StrCat("job ", request->job_id(), ": still ending after ",
+                              absl::FormatDuration(kStopTime)));
+    }
   }
-  if (!runner->done()) {
-    LogInfo(absl::StrCat("job ", request->job_id(), ": told to stop: ", request->reason()));
-  }
-  *response->mutable_flight_record() = runner->flight_record();
-  runner->Stop("");
-  if (!runner->AwaitDone(absl::Now() + kStopTime)) {
-    LogWarning(absl::StrCat("job ", request->job_id(), ": still ending after ",
-                            absl::FormatDuration(kStopTime)));
-  }
+  absl::MutexLock lock(&mu_);
+  response->set_busy(current_ != nullptr && !current_->done());
+  response->set_last_heartbeat(last_heartbeat_);
   return grpc::Status::OK;
 }
 
-void WorkerService::Current(std::string* job_id, int64_t* generation) const {
-  const std::shared_ptr<StageRunner> runner = current();
+void WorkerService::Describe(v1::HeartbeatRequest* request) {
+  std::shared_ptr<StageRunner> runner;
+  {
+    // Numbered before it looks: whatever has a later number than an answer saw what the answer did.
+    absl::MutexLock lock(&mu_);
+    request->set_number(++last_heartbeat_);
+    runner = current_;
+  }
   if (runner == nullptr || runner->done()) return;
-  *job_id = runner->job_id();
-  *generation = runner->generation();
+  request->set_job_id(runner->job_id());
+  request->set_generation(runner->generation());
 }
 
 void WorkerService::EndStage(const std::string& job_id, int64_t generation) {

@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -32,12 +33,13 @@ class WorkerService final : public GrpcStageService {
   // NOT_FOUND: no such stage here. FAILED_PRECONDITION: not ready, or started already.
   grpc::Status StartStage(grpc::ServerContext*, const v1::StartStageRequest* request,
                           v1::StartStageResponse*) override;
-  // OK in any case; the flight record of the stage if it is or was the latest one here.
+  // OK in any case; the flight record of the stage if it is or was the latest one here, and whether
+  // the worker is busy all the same after kStopTime.
   grpc::Status StopStage(grpc::ServerContext*, const v1::StopStageRequest* request,
                          v1::StopStageResponse* response) override;
 
-  // The job served now; an empty id: none.
-  void Current(std::string* job_id, int64_t* generation) const;
+  // Fills in the job served now (an empty id: none) and the heartbeat's number.
+  void Describe(v1::HeartbeatRequest* request);
   // Ends the stage of this job and generation, if it is here; does not wait.
   void EndStage(const std::string& job_id, int64_t generation);
   // Ends whatever stage is here with `fault` as its sentence; waits until `deadline`. True if it is
@@ -52,6 +54,7 @@ class WorkerService final : public GrpcStageService {
   const WorkerContext context_;
   mutable absl::Mutex mu_;
   std::shared_ptr<StageRunner> current_ ABSL_GUARDED_BY(mu_);  // the latest, maybe done
+  uint64_t last_heartbeat_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace headrace

@@ -2,19 +2,25 @@
 // stops them in each phase of their life.
 #include "worker/service.h"
 
+#include <fcntl.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/channel.h"
+#include "common/file.h"
 #include "common/sha256.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -173,19 +179,22 @@ class InProcessWorker {
     return service_->StartStage(nullptr, &request, &response);
   }
   v1::FlightRecord Stop(const v1::StageAssignment& assignment) {
+    return StopStage(assignment).flight_record();
+  }
+  v1::StopStageResponse StopStage(const v1::StageAssignment& assignment) {
     v1::StopStageRequest request;
     request.set_job_id(assignment.job_id());
     request.set_generation(assignment.generation());
     v1::StopStageResponse response;
     EXPECT_TRUE(service_->StopStage(nullptr, &request, &response).ok());
-    return response.flight_record();
+    return response;
   }
-  std::string Current() {
-    std::string job_id;
-    int64_t generation = 0;
-    service_->Current(&job_id, &generation);
-    return job_id;
+  v1::HeartbeatRequest Heartbeat() {
+    v1::HeartbeatRequest request;
+    service_->Describe(&request);
+    return request;
   }
+  std::string Current() { return Heartbeat().job_id(); }
 
  private:
   std::shared_ptr<grpc::Channel> channel_;
@@ -371,6 +380,52 @@ TEST_F(WorkerServiceTest, StopEndsAStageThatWaitsForAnother) {
                        HasSubstr("waiting for the gradient from stage 1 (worker w1)")));
   directory.Leave("j1", 1);
   server->Shutdown(std::chrono::system_clock::now());
+}
+
+// A worker that answered OK after 800 ms whatever had become of the stage was given the next job
+// and refused it.
+TEST_F(WorkerServiceTest, AStageThatCannotEndInTimeKeepsTheWorkerBusyUntilItHas) {
+  // Reading a FIFO that nobody writes to cannot be interrupted: a disk that hangs.
+  const std::string hung = Sha256Hex("hung"), next = Sha256Hex("not weights");
+  const std::string blobs = dir_ / "w0-data/blobs/";
+  ASSERT_TRUE(MakeDirectories(blobs).ok());
+  ASSERT_EQ(mkfifo((blobs + hung).c_str(), 0600), 0);
+  coordinator_.Put(next, "not weights");
+  v1::StageAssignment assignment = Job(0, 1, 1);
+  for (const std::string& sha256 : {hung, next}) {
+    v1::WeightsSlice* slice = assignment.add_weights();
+    slice->set_sha256(sha256);
+    slice->set_size_bytes(11);
+    slice->set_end_layer(4);
+  }
+  v1::StopStageResponse stopped;
+  const absl::Time deadline = absl::Now() + kPatience;
+  do {  // again, if Stop came before the stage had gone from fetching to loading
+    assignment.set_generation(assignment.generation() + 1);
+    ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+    while (access((blobs + next).c_str(), F_OK) != 0) ASSERT_LT(absl::Now(), deadline);
+    stopped = workers_[0]->StopStage(assignment);
+    std::remove((blobs + next).c_str());
+  } while (!stopped.busy() && absl::Now() < deadline);
+  ASSERT_TRUE(stopped.busy());
+
+  const v1::HeartbeatRequest beat = workers_[0]->Heartbeat();
+  EXPECT_EQ(beat.job_id(), "j1");
+  EXPECT_GT(beat.number(), stopped.last_heartbeat());
+  v1::StageAssignment other = Job(0, 1, 1);
+  other.set_job_id("j2");
+  EXPECT_TRUE(workers_[0]->StopStage(other).busy()) << "whichever job is stopped";
+  EXPECT_EQ(workers_[0]->Assign(other).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+
+  // One that comes while the stage is just ending waits for it.
+  grpc::Status assigned;
+  std::thread assign([&] { assigned = workers_[0]->Assign(other); });
+  close(open((blobs + hung).c_str(), O_WRONLY | O_CLOEXEC));
+  assign.join();
+  EXPECT_TRUE(assigned.ok()) << assigned.error_message();
+  EXPECT_EQ(workers_[0]->Current(), "j2");
+  EXPECT_TRUE(workers_[0]->StopStage(assignment).busy()) << "with another job";
+  EXPECT_FALSE(workers_[0]->StopStage(other).busy());
 }
 
 TEST_F(WorkerServiceTest, ABusyWorkerRefusesAnotherJob) {
