@@ -13,7 +13,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/file.h"
+#include "common/log.h"
 #include "common/status.h"
 
 namespace headrace {
@@ -37,6 +39,10 @@ absl::Status SyncFolder(const std::string& path) {
   if (fd < 0) return SystemError(path, "open");
   const absl::Cleanup closer = [fd] { close(fd); };
   return fsync(fd) == 0 ? absl::OkStatus() : SystemError(path, "sync");
+}
+
+absl::Status CannotList(const std::string& folder, const std::error_code& error) {
+  return absl::UnavailableError(absl::StrCat("cannot list ", folder, ": ", error.message()));
 }
 
 // -1: no such file.
@@ -106,17 +112,39 @@ absl::StatusOr<std::unique_ptr<BlobStore>> BlobStore::Open(const std::string& fo
   HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder + "/blobs"));
   HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder + "/partial"));
   std::unique_ptr<BlobStore> store(new BlobStore(folder));
+  HEADRACE_RETURN_IF_ERROR(store->CountBlobs());
+  HEADRACE_RETURN_IF_ERROR(store->RemoveOldPartials(absl::Now()));
+  return store;
+}
+
+absl::Status BlobStore::CountBlobs() {
+  const std::string blobs = folder_ + "/blobs";
   std::error_code error;
-  for (auto it = std::filesystem::recursive_directory_iterator(folder + "/blobs", error);
+  for (auto it = std::filesystem::recursive_directory_iterator(blobs, error);
        !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
     const int64_t size = FileSize(it->path());
-    if (size > 0) store->Count(size);
+    if (size > 0) Count(size);
   }
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot list ", folder, "/blobs: ", error.message()));
+  return error ? CannotList(blobs, error) : absl::OkStatus();
+}
+
+absl::Status BlobStore::RemoveOldPartials(absl::Time now) const {
+  const std::string partials = folder_ + "/partial";
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(partials, error);
+       !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    const std::string path = it->path();
+    struct stat info {};
+    // Only what this store has put there.
+    if (!IsSha256(it->path().filename().string()) || lstat(path.c_str(), &info) != 0 ||
+        !S_ISREG(info.st_mode) || now - absl::TimeFromTimespec(info.st_mtim) < kPartialsKept) {
+      continue;
+    }
+    if (unlink(path.c_str()) != 0) return SystemError(path, "remove");
+    LogInfo(absl::StrCat("removed ", path, ": ", info.st_size,
+                         " bytes of an upload that did not go on for a week"));
   }
-  return store;
+  return error ? CannotList(partials, error) : absl::OkStatus();
 }
 
 absl::StatusOr<BlobStat> BlobStore::Stat(const std::string& sha256) const {

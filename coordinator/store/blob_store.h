@@ -1,5 +1,5 @@
 // Blobs by their content: `blobs/ab/<sha256>` is whole and verified, `partial/<sha256>` is the part
-// of one that has arrived so far. A blob never changes once it is there.
+// of one that has arrived so far. A blob never changes once it is there, and is kept.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/sha256.h"
 
 namespace headrace {
@@ -55,6 +56,9 @@ class BlobWriter {
 // Thread-safe. Calls wait for the disk.
 class BlobStore {
  public:
+  // Parts that nobody has added to for so long are removed: their uploads will not go on.
+  static constexpr absl::Duration kPartialsKept = absl::Hours(7 * 24);
+
   static absl::StatusOr<std::unique_ptr<BlobStore>> Open(const std::string& folder);
 
   // Every call checks that `sha256` is 64 lower-case hex digits before it makes a path of it:
@@ -79,6 +83,8 @@ class BlobStore {
   std::string BlobPath(const std::string& sha256) const;
   std::string PartialPath(const std::string& sha256) const;
   absl::Status CheckRoom(int64_t bytes) const;
+  absl::Status CountBlobs();
+  absl::Status RemoveOldPartials(absl::Time now) const;
   void Release(const std::string& sha256);
   void Count(int64_t bytes);
 

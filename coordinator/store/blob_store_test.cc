@@ -1,12 +1,15 @@
 #include "coordinator/store/blob_store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "common/file.h"
 
 namespace headrace {
@@ -63,6 +66,30 @@ TEST_F(BlobStoreTest, GoesOnWhereAnUploadWasBrokenOffEvenInAnotherProcess) {
   ASSERT_TRUE(writer->Append(content_.substr(6)).ok());
   ASSERT_TRUE(writer->Commit().ok());
   EXPECT_EQ(*ReadFile(*store_->Path(sha256_)), content_);
+}
+
+TEST_F(BlobStoreTest, ForgetsPartsThatNobodyAddedToForAWeekAndKeepsBlobs) {
+  ASSERT_TRUE(StartUpload(sha256_, size_, 0)->Append(content_).ok());
+  const std::string other = Sha256Hex("other"), third = Sha256Hex("third");
+  auto whole = StartUpload(other, 5, 0);
+  ASSERT_TRUE(whole->Append("other").ok());
+  ASSERT_TRUE(whole->Commit().ok());
+  ASSERT_TRUE(StartUpload(third, 5, 0)->Append("th").ok());
+  std::ofstream(folder_ + "/partial/notes") << "not a blob's part";
+  const auto age = [&](const std::string& path, absl::Duration duration) {
+    const timespec time = absl::ToTimespec(absl::Now() - duration);
+    const timespec times[2] = {time, time};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0) << path;
+  };
+  age(folder_ + "/partial/" + sha256_, BlobStore::kPartialsKept + absl::Minutes(1));
+  age(folder_ + "/partial/" + third, BlobStore::kPartialsKept - absl::Minutes(1));
+  age(folder_ + "/partial/notes", absl::Hours(10000));
+  age(*store_->Path(other), absl::Hours(10000));
+  Reopen();
+  EXPECT_EQ(store_->Stat(sha256_)->size_bytes, 0) << "older than a week";
+  EXPECT_EQ(store_->Stat(third)->size_bytes, 2) << "not yet a week old";
+  EXPECT_TRUE(store_->Stat(other)->complete);
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/partial/notes"));
 }
 
 TEST_F(BlobStoreTest, StartsAfreshAtOffsetZero) {
