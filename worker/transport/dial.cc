@@ -30,13 +30,25 @@ absl::Status Failed(int error) {
   return absl::UnavailableError(absl::StrCat("cannot connect: ", strerror(error)));
 }
 
+// How long a dialling thread may not look whether it was cancelled.
+constexpr int64_t kLookMs = 20;
+
+// When to give up.
+struct Patience {
+  absl::Time deadline;
+  const Cancellation* cancellation;
+
+  bool cancelled() const { return cancellation != nullptr && cancellation->cancelled(); }
+};
+
 // Waits until a connect under way has come to its end.
-absl::Status AwaitConnected(int fd, absl::Time deadline) {
+absl::Status AwaitConnected(int fd, const Patience& patience) {
   pollfd wait = {.fd = fd, .events = POLLOUT, .revents = 0};
   for (;;) {
-    const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now());
+    if (patience.cancelled()) return absl::CancelledError("told to stop while connecting");
+    const int64_t left_ms = absl::ToInt64Milliseconds(patience.deadline - absl::Now());
     if (left_ms <= 0) return absl::DeadlineExceededError("cannot connect: no answer");
-    const int ready = poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
+    const int ready = poll(&wait, 1, static_cast<int>(std::min(left_ms, kLookMs)));
     if (ready < 0 && errno != EINTR) return Failed(errno);
     if (ready > 0) break;
   }
@@ -46,7 +58,8 @@ absl::Status AwaitConnected(int fd, absl::Time deadline) {
   return error == 0 ? absl::OkStatus() : Failed(error);
 }
 
-absl::StatusOr<Socket> Connect(const sockaddr* address, socklen_t length, absl::Time deadline) {
+absl::StatusOr<Socket> Connect(const sockaddr* address, socklen_t length,
+                               const Patience& patience) {
   Socket socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return Failed(errno);
   if (address->sa_family != AF_UNIX) {
@@ -55,20 +68,20 @@ absl::StatusOr<Socket> Connect(const sockaddr* address, socklen_t length, absl::
   }
   if (connect(socket.fd(), address, length) != 0) {
     if (errno != EINPROGRESS) return Failed(errno);
-    HEADRACE_RETURN_IF_ERROR(AwaitConnected(socket.fd(), deadline));
+    HEADRACE_RETURN_IF_ERROR(AwaitConnected(socket.fd(), patience));
   }
   return socket;
 }
 
-absl::StatusOr<Socket> DialUnix(const std::string& path, absl::Time deadline) {
+absl::StatusOr<Socket> DialUnix(const std::string& path, const Patience& patience) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address), deadline);
+  return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address), patience);
 }
 
 absl::StatusOr<Socket> DialTcp(const std::string& host, const std::string& port,
-                               absl::Time deadline) {
+                               const Patience& patience) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -78,7 +91,7 @@ absl::StatusOr<Socket> DialTcp(const std::string& host, const std::string& port,
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   absl::StatusOr<Socket> socket = absl::UnavailableError("cannot connect: no address");
   for (const addrinfo* at = found; at != nullptr && !socket.ok(); at = at->ai_next) {
-    socket = Connect(at->ai_addr, at->ai_addrlen, deadline);
+    socket = Connect(at->ai_addr, at->ai_addrlen, patience);
   }
   return socket;
 }
@@ -100,15 +113,17 @@ int Socket::Duplicate() const { return fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
 
 void Socket::Shutdown() const { shutdown(fd_, SHUT_RDWR); }
 
-absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline) {
+absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline,
+                            const Cancellation* cancellation) {
+  const Patience patience{deadline, cancellation};
   HEADRACE_RETURN_IF_ERROR(CheckAddress(address));
   if (address.compare(0, kUnix.size(), kUnix) == 0) {
-    return DialUnix(address.substr(kUnix.size()), deadline);
+    return DialUnix(address.substr(kUnix.size()), patience);
   }
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return DialTcp(host, address.substr(colon + 1), deadline);
+  return DialTcp(host, address.substr(colon + 1), patience);
 }
 
 }  // namespace headrace

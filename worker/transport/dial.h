@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 
 namespace headrace {
 
@@ -35,6 +36,8 @@ class Socket {
 //   INVALID_ARGUMENT   not an address
 //   UNAVAILABLE        no such host, refused, no such socket: says what the system said
 //   DEADLINE_EXCEEDED  no answer
-absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline);
+//   CANCELLED          by `cancellation` (may be null: never)
+absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline,
+                            const Cancellation* cancellation);
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel_posix.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -57,7 +58,7 @@ bool SaysWhy(absl::StatusCode code) {
 }  // namespace
 
 GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::Time deadline,
-                   OnLost on_lost)
+                   OnLost on_lost, Cancellation* cancellation)
     : context_(context),
       to_stage_(static_cast<int>(receiver.stage())),
       address_(receiver.address()),
@@ -67,7 +68,7 @@ GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::T
       in_flight_(std::make_shared<BuffersInFlight>()),
       client_context_(std::make_unique<grpc::ClientContext>()) {
   client_context_->set_initial_metadata_corked(true);  // travels with HELLO
-  reader_ = std::thread([this, deadline] { RunReader(deadline); });
+  reader_ = std::thread([this, deadline, cancellation] { RunReader(deadline, cancellation); });
   writer_ = std::thread([this] { RunWriter(); });
 }
 
@@ -181,8 +182,8 @@ void GrpcLink::AwaitBuffers() {
   }
 }
 
-absl::Status GrpcLink::Connect(absl::Time deadline) {
-  HEADRACE_ASSIGN_OR_RETURN(Socket socket, Dial(address_, deadline));
+absl::Status GrpcLink::Connect(absl::Time deadline, const Cancellation* cancellation) {
+  HEADRACE_ASSIGN_OR_RETURN(Socket socket, Dial(address_, deadline, cancellation));
   const int fd = socket.Duplicate();
   if (fd < 0) return absl::ErrnoToStatus(errno, "cannot connect");
   channel_ = grpc::CreateCustomInsecureChannelFromFd(address_, fd,
@@ -198,12 +199,17 @@ absl::Status GrpcLink::Connect(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-void GrpcLink::RunReader(absl::Time deadline) {
-  absl::Status protocol_error = Connect(deadline);
+void GrpcLink::RunReader(absl::Time deadline, Cancellation* cancellation) {
+  std::optional<Cancellation::Call> connecting;
+  connecting.emplace(cancellation, client_context_.get());
+  absl::Status protocol_error = Connect(deadline, cancellation);
   if (!protocol_error.ok()) return Settle(grpc::Status::OK, protocol_error);
   if (stream_->Write(EncodeFrame(HeaderFor(context_, v1::MESSAGE_KIND_HELLO)))) {
     grpc::ByteBuffer ack;
-    while (protocol_error.ok() && stream_->Read(&ack)) protocol_error = TakeAck(ack);
+    while (protocol_error.ok() && stream_->Read(&ack)) {
+      connecting.reset();
+      protocol_error = TakeAck(ack);
+    }
   }
   if (!protocol_error.ok()) client_context_->TryCancel();
   Settle(stream_->Finish(), protocol_error);

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 #include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/outbox.h"
 #include "worker/transport/dial.h"
@@ -35,10 +36,11 @@ class GrpcLink {
  public:
   using OnLost = std::function<void(int stage, absl::Status cause)>;
 
-  // Begins to connect, until `deadline`. `on_lost` is called on the reader thread, only if the link
-  // was open.
+  // Begins to connect, until `deadline` or `cancellation` (may be null; must outlive the link),
+  // which has no say once the link is open. `on_lost` is called on the reader thread, only if the
+  // link was open.
   GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::Time deadline,
-           OnLost on_lost);
+           OnLost on_lost, Cancellation* cancellation);
   ~GrpcLink();  // Cancel, Join
   GrpcLink(const GrpcLink&) = delete;
   GrpcLink& operator=(const GrpcLink&) = delete;
@@ -63,8 +65,8 @@ class GrpcLink {
   using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
   enum class State { kConnecting, kOpen, kFinished, kLost, kCancelled };
 
-  void RunReader(absl::Time deadline);
-  absl::Status Connect(absl::Time deadline);
+  void RunReader(absl::Time deadline, Cancellation* cancellation);
+  absl::Status Connect(absl::Time deadline, const Cancellation* cancellation);
   void RunWriter();
   // Waits for the next tensor. False: none will come.
   bool NextOutgoing(Outgoing* outgoing);

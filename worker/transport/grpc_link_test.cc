@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "worker/transport/loopback.h"
@@ -176,10 +178,12 @@ TEST(GrpcLink, SendToAStageWithoutALinkIsRefused) {
               HasSubstr("no link to stage 5 for decision of step 1"));
 }
 
-absl::Status ConnectTo(const v1::Peer& peer, const LinkContext& context, absl::Duration timeout) {
+absl::Status ConnectTo(const v1::Peer& peer, const LinkContext& context, absl::Duration timeout,
+                       Cancellation* cancellation = nullptr) {
   return ConnectGrpcLinks(
              context, {peer}, absl::Now() + timeout,
-             [](int, absl::Status) { ADD_FAILURE() << "a link that never opened cannot be lost"; })
+             [](int, absl::Status) { ADD_FAILURE() << "a link that never opened cannot be lost"; },
+             cancellation)
       .status();
 }
 
@@ -195,25 +199,88 @@ TEST(GrpcLink, ConnectingToNobodyNamesWorkerStageAndAddress) {
                     HasSubstr("Connection refused")));
 }
 
+// Listens and never says a word. A full one no longer takes connections either.
+class SilentPort {
+ public:
+  explicit SilentPort(int backlog) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address_);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address_), length), 0);
+    EXPECT_EQ(listen(fd_, backlog), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address_), &length), 0);
+  }
+  ~SilentPort() {
+    close(fd_);
+    for (const int fd : callers_) close(fd);
+  }
+
+  // Connects until that takes longer than it ever does here.
+  void Fill() {
+    pollfd wait = {};
+    do {
+      wait = {
+          .fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), .events = POLLOUT, .revents = 0};
+      callers_.push_back(wait.fd);
+      connect(wait.fd, reinterpret_cast<const sockaddr*>(&address_), sizeof(address_));
+    } while (callers_.size() < 100 && poll(&wait, 1, 300) == 1);
+    ASSERT_LT(callers_.size(), 100u);
+  }
+  v1::Peer peer() const {
+    v1::Peer peer;
+    peer.set_stage(1);
+    peer.set_worker("w1");
+    peer.set_address(absl::StrCat("127.0.0.1:", ntohs(address_.sin_port)));
+    return peer;
+  }
+
+ private:
+  const int fd_;
+  sockaddr_in address_ = {};
+  std::vector<int> callers_;
+};
+
 TEST(GrpcLink, ConnectingToASilentPortEndsAtTheDeadline) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(fd, 8), 0);
-  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  v1::Peer peer;
-  peer.set_stage(1);
-  peer.set_worker("w1");
-  peer.set_address(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  const SilentPort port(8);
   const absl::Time began = absl::Now();
-  const absl::Status status = ConnectTo(peer, TestContext(0), absl::Milliseconds(200));
+  const absl::Status status = ConnectTo(port.peer(), TestContext(0), absl::Milliseconds(200));
   EXPECT_LT(absl::Now() - began, absl::Seconds(3));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("no answer to HELLO after 0.2 s"));
-  close(fd);
+}
+
+// A stage that was stopped while it connected kept its worker busy until the deadline.
+TEST(GrpcLink, ConnectingEndsWhenItIsCancelled) {
+  for (const bool full : {false, true}) {
+    SilentPort port(full ? 0 : 8);
+    if (full) port.Fill();
+    Cancellation cancellation;
+    absl::Status status;
+    std::thread connecting(
+        [&] { status = ConnectTo(port.peer(), TestContext(0), absl::Seconds(60), &cancellation); });
+    // Before, while or after it dials: it must end in any case.
+    cancellation.Pause(absl::Milliseconds(50));
+    const absl::Time began = absl::Now();
+    cancellation.Cancel();
+    connecting.join();
+    EXPECT_LT(absl::Now() - began, absl::Seconds(5)) << full;
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << full << status;
+  }
+}
+
+TEST(GrpcLink, OnceOpenALinkIsNotCancelledByWhatCancelsConnecting) {
+  const TestPlan plan;
+  LoopbackStage receiver;
+  TestMemory memory(plan);
+  Cancellation cancellation;
+  absl::StatusOr<std::unique_ptr<Outbox>> outbox = ConnectGrpcLinks(
+      TestContext(0), {receiver.peer()}, Soon(),
+      [](int, absl::Status cause) { ADD_FAILURE() << cause; }, &cancellation);
+  ASSERT_TRUE(outbox.ok()) << outbox.status();
+  cancellation.Cancel();
+  ASSERT_TRUE(
+      (*outbox)->Send(1, MakeOutgoing(ActivationTag(1, 0), plan, memory.pool(), 0), Soon()).ok());
+  EXPECT_TRUE((*outbox)->Finish(Soon()).ok());
 }
 
 TEST(GrpcLink, ConnectingForAnotherGenerationIsRefusedByName) {

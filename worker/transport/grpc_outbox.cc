@@ -69,15 +69,19 @@ class GrpcOutbox final : public Outbox {
 
 absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
     const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
-    std::function<void(int stage, absl::Status cause)> on_lost) {
+    std::function<void(int stage, absl::Status cause)> on_lost, Cancellation* cancellation) {
   std::map<int, std::unique_ptr<GrpcLink>> links;
   for (const v1::Peer& receiver : receivers) {
     links[static_cast<int>(receiver.stage())] =
-        std::make_unique<GrpcLink>(context, receiver, deadline, on_lost);
+        std::make_unique<GrpcLink>(context, receiver, deadline, on_lost, cancellation);
   }
   auto outbox = std::make_unique<GrpcOutbox>(std::move(links));
-  if (absl::Status open = outbox->AwaitOpen(deadline); !open.ok()) return open;
-  return outbox;
+  const absl::Status open = outbox->AwaitOpen(deadline);
+  if (open.ok()) return outbox;
+  if (cancellation != nullptr && cancellation->cancelled()) {
+    return absl::CancelledError("told to stop while connecting");
+  }
+  return open;
 }
 
 }  // namespace headrace

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/cancellation.h"
 #include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/outbox.h"
@@ -31,12 +32,14 @@ struct LinkContext {
 //   DEADLINE_EXCEEDED  likewise
 //   FAILED_PRECONDITION  the receiver refused: other job or generation
 //   ALREADY_EXISTS     the receiver has or had a stream from this stage already
+//   CANCELLED          by `cancellation` (may be null: never), at once; it must outlive the Outbox
 // `on_lost(stage, cause)` is called once per link that breaks later, on a link thread; it must not
 // call Close. `cause` has the code the receiver gave (INVALID_ARGUMENT for a bad frame …), else
 // UNAVAILABLE. The Outbox must be closed before the arenas of the slots it was given go.
 absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
     const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
-    std::function<void(int stage, absl::Status cause)> on_lost);
+    std::function<void(int stage, absl::Status cause)> on_lost,
+    Cancellation* cancellation = nullptr);
 
 class IncomingStage;
 
