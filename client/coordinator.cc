@@ -111,6 +111,26 @@ absl::StatusOr<v1::Job> Coordinator::GetJob(const std::string& job) {
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::Job> Coordinator::GetJobAndSteps(const std::string& name) {
+  HEADRACE_ASSIGN_OR_RETURN(v1::Job job, GetJob(name));
+  v1::ListJobStepsRequest request;
+  request.set_job(job.id());
+  while (true) {
+    HEADRACE_ASSIGN_OR_RETURN(v1::ListJobStepsResponse page,
+                              Call(&v1::CoordinatorService::Stub::ListJobSteps, request));
+    if (page.steps().empty()) return job;
+    for (v1::StepResult& step : *page.mutable_steps()) {
+      if (step.step() <= request.after_step()) {
+        return absl::InternalError(absl::StrCat("the coordinator at ", address_,
+                                                " lists the steps of job ", job.id(),
+                                                " out of order"));
+      }
+      request.set_after_step(step.step());
+      *job.add_steps() = std::move(step);
+    }
+  }
+}
+
 absl::Status Coordinator::CancelJob(const std::string& job) {
   v1::CancelJobRequest request;
   request.set_job(job);

@@ -56,7 +56,8 @@ class Coordinator {
     return response;
   }
 
-  absl::StatusOr<v1::Job> GetJob(const std::string& job);
+  absl::StatusOr<v1::Job> GetJob(const std::string& job);  // without steps
+  absl::StatusOr<v1::Job> GetJobAndSteps(const std::string& job);
   absl::Status CancelJob(const std::string& job);
 
   // Returns at once if the store has the blob. `progress` (may be empty) is told bytes done and in

@@ -68,6 +68,21 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     const v1::Job* job = Find(request->job());
     if (job == nullptr) return Unknown(request->job());
     *response->mutable_job() = *job;
+    response->mutable_job()->clear_steps();
+    return grpc::Status::OK;
+  }
+
+  // Pages of two.
+  grpc::Status ListJobSteps(grpc::ServerContext*, const v1::ListJobStepsRequest* request,
+                            v1::ListJobStepsResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    const v1::Job* job = Find(request->job());
+    if (job == nullptr) return Unknown(request->job());
+    for (const v1::StepResult& step : job->steps()) {
+      if (step.step() > request->after_step() && response->steps_size() < 2) {
+        *response->add_steps() = step;
+      }
+    }
     return grpc::Status::OK;
   }
 

@@ -51,7 +51,7 @@ absl::StatusOr<v1::Job> WatchToEnd(Coordinator* coordinator, const std::string& 
     ended = coordinator->FollowJob(job, deadline, environment.interrupt, &progress);
   }
   if (!ended.ok()) return ended;
-  return coordinator->GetJob(ended->id());
+  return coordinator->GetJobAndSteps(ended->id());
 }
 
 absl::Status StillRunning(const absl::Status& status, const std::string& job) {

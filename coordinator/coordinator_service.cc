@@ -15,6 +15,8 @@ namespace {
 
 constexpr absl::Duration kCommitTime = absl::Seconds(10);  // for a commit on a slow disk
 constexpr int64_t kMaxEventsAtOnce = 10000;
+constexpr int64_t kMaxStepsAtOnce = 1000;
+constexpr size_t kMaxStepBytes = 1 << 20;  // a client takes messages of 8 MiB
 
 }  // namespace
 
@@ -69,15 +71,35 @@ absl::Status CoordinatorServiceImpl::Get(const v1::GetJobRequest& request,
   JobStore& jobs = parts_.store->jobs();
   HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
   HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, jobs.LoadJob(id));
-  HEADRACE_ASSIGN_OR_RETURN(std::vector<v1::StepResult> steps, jobs.LoadSteps(id, 0, 0));
   *response->mutable_job() = std::move(stored.job);
-  for (v1::StepResult& step : steps) *response->mutable_job()->add_steps() = std::move(step);
   return absl::OkStatus();
 }
 
 grpc::Status CoordinatorServiceImpl::GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                                             v1::GetJobResponse* response) {
   return Answer("GetJob", Get(*request, response));
+}
+
+absl::Status CoordinatorServiceImpl::ListSteps(const v1::ListJobStepsRequest& request,
+                                               v1::ListJobStepsResponse* response) {
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
+  HEADRACE_ASSIGN_OR_RETURN(std::vector<v1::StepResult> steps,
+                            jobs.LoadSteps(id, request.after_step(), kMaxStepsAtOnce));
+  // A step names every stage's seconds, so many stages make large steps.
+  size_t bytes = 0;
+  for (v1::StepResult& step : steps) {
+    bytes += step.ByteSizeLong();
+    if (response->steps_size() > 0 && bytes > kMaxStepBytes) break;
+    *response->add_steps() = std::move(step);
+  }
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::ListJobSteps(grpc::ServerContext*,
+                                                  const v1::ListJobStepsRequest* request,
+                                                  v1::ListJobStepsResponse* response) {
+  return Answer("ListJobSteps", ListSteps(*request, response));
 }
 
 grpc::Status CoordinatorServiceImpl::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
@@ -125,8 +147,8 @@ grpc::Status CoordinatorServiceImpl::ListWorkers(grpc::ServerContext*,
 absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
                                           v1::PlanJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
-  absl::StatusOr<v1::Plan> plan =
-      parts_.plan.train(request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()));
+  absl::StatusOr<v1::Plan> plan = parts_.plan.train(
+      request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()));
   // For SubmitJob too few workers are a reason to wait, here they are the answer.
   if (absl::IsUnavailable(plan.status())) {
     return absl::FailedPreconditionError(plan.status().message());

@@ -34,6 +34,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
                          v1::SubmitJobResponse* response) override;
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::GetJobResponse* response) override;
+  grpc::Status ListJobSteps(grpc::ServerContext*, const v1::ListJobStepsRequest* request,
+                            v1::ListJobStepsResponse* response) override;
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
                         v1::ListJobsResponse* response) override;
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
@@ -63,6 +65,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
   absl::Status CheckDataset(const v1::Dataset& dataset);
   absl::Status Submit(const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response);
   absl::Status Get(const v1::GetJobRequest& request, v1::GetJobResponse* response);
+  absl::Status ListSteps(const v1::ListJobStepsRequest& request,
+                         v1::ListJobStepsResponse* response);
   absl::Status ListEvents(const v1::ListJobEventsRequest& request,
                           v1::ListJobEventsResponse* response);
   absl::Status Plan(const v1::PlanJobRequest& request, v1::PlanJobResponse* response);

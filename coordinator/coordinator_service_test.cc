@@ -15,6 +15,7 @@
 #include "common/token_file.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/fake_worker.h"
+#include "coordinator/store/store.h"
 
 namespace headrace {
 namespace {
@@ -111,7 +112,29 @@ class CoordinatorServiceTest : public ::testing::Test {
     v1::GetJobResponse response;
     const grpc::Status status = stub_->GetJob(&context, request, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
-    return response.job();
+    EXPECT_EQ(response.job().steps_size(), 0);
+    v1::Job job = response.job();
+    for (const v1::StepResult& step : Steps(id)) *job.add_steps() = step;
+    return job;
+  }
+
+  // Page by page.
+  std::vector<v1::StepResult> Steps(const std::string& id, int* pages = nullptr) {
+    std::vector<v1::StepResult> steps;
+    while (true) {
+      grpc::ClientContext context;
+      Deadline(&context);
+      v1::ListJobStepsRequest request;
+      request.set_job(id);
+      if (!steps.empty()) request.set_after_step(steps.back().step());
+      v1::ListJobStepsResponse response;
+      const grpc::Status status = stub_->ListJobSteps(&context, request, &response);
+      EXPECT_TRUE(status.ok()) << status.error_message();
+      if (!status.ok() || response.steps().empty()) return steps;
+      EXPECT_LT(response.ByteSizeLong(), 2u << 20);
+      steps.insert(steps.end(), response.steps().begin(), response.steps().end());
+      if (pages != nullptr) ++*pages;
+    }
   }
 
   absl::Status Cancel(const std::string& id) {
@@ -187,6 +210,48 @@ class CoordinatorServiceTest : public ::testing::Test {
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
 };
+
+// More steps than a message may carry: GetJob once returned them all and was refused by clients.
+TEST_F(CoordinatorServiceTest, AJobOfManyStepsIsListedInPages) {
+  constexpr int64_t kSteps = 2000;
+  coordinator_.reset();
+  {
+    const auto store = Store::Open(folder_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    JobStore& jobs = (*store)->jobs();
+    v1::Job job;
+    job.set_id("j1");
+    job.set_name("long");
+    job.set_state(v1::JOB_STATE_DONE);
+    job.set_step(kSteps);
+    ASSERT_TRUE(jobs.Begin().ok());
+    ASSERT_TRUE(jobs.SaveJob(job, v1::JobOptions()).ok());
+    v1::StepResult result;
+    for (int stage = 0; stage < 100; ++stage) {
+      v1::StageSeconds* seconds = result.add_stage_seconds();
+      seconds->set_stage(stage + 1);
+      seconds->set_wall(1.5);
+      seconds->set_compute(0.5);
+      seconds->set_recompute(0.25);
+      seconds->set_wait_receive(0.25);
+      seconds->set_wait_send(0.25);
+      seconds->set_optimizer(0.125);
+    }
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      result.set_step(step);
+      ASSERT_TRUE(jobs.SaveStep("j1", result).ok());
+    }
+    ASSERT_TRUE(jobs.Commit().ok());
+    EXPECT_GT(kSteps * static_cast<int64_t>(result.ByteSizeLong()), int64_t{8} << 20);
+  }
+  Start();
+  EXPECT_EQ(Get("long").step(), kSteps);
+  int pages = 0;
+  const std::vector<v1::StepResult> steps = Steps("long", &pages);
+  ASSERT_EQ(steps.size(), static_cast<size_t>(kSteps));
+  for (int64_t i = 0; i < kSteps; ++i) ASSERT_EQ(steps[i].step(), i + 1);
+  EXPECT_GT(pages, 8);
+}
 
 TEST_F(CoordinatorServiceTest, TrainsAJobFromSubmitToWeights) {
   AddWorker("w0");

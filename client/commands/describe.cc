@@ -9,7 +9,7 @@ namespace {
 absl::Status Describe(const CommandLine& line, const std::string& job,
                       const Environment& environment) {
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
-  HEADRACE_ASSIGN_OR_RETURN(const v1::Job found, coordinator->GetJob(job));
+  HEADRACE_ASSIGN_OR_RETURN(const v1::Job found, coordinator->GetJobAndSteps(job));
   const Console& console = environment.console;
   *console.out << (line.format() == Format::kText ? RenderJob(found, console.TableWidth())
                                                   : Print(ToJson(found), line.format()));
