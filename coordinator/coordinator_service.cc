@@ -53,6 +53,12 @@ absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
                                             v1::SubmitJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), &request.dataset()));
   HEADRACE_RETURN_IF_ERROR(CheckDataset(request.dataset()));
+  // Here rather than on the driver's thread, which all jobs share: advice takes its time.
+  const absl::Status fits = parts_.plan
+                                .train(request.spec(), &request.dataset(),
+                                       ToPlanWorkers(parts_.registry->List()), Advice::kGiven)
+                                .status();
+  if (!fits.ok() && !absl::IsUnavailable(fits)) return fits;  // too few workers: it can wait
   HEADRACE_ASSIGN_OR_RETURN(const JobDriver::Submitted submitted,
                             parts_.driver->Submit(request, absl::Now() + kCommitTime));
   response->set_job_id(submitted.job_id);
@@ -148,7 +154,7 @@ absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
                                           v1::PlanJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
   absl::StatusOr<v1::Plan> plan = parts_.plan.train(
-      request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()));
+      request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()), Advice::kGiven);
   // For SubmitJob too few workers are a reason to wait, here they are the answer.
   if (absl::IsUnavailable(plan.status())) {
     return absl::FailedPreconditionError(plan.status().message());

@@ -71,7 +71,6 @@ void JobMachine::On(const WorkerBeat& beat, Turn turn) {
 
 void JobMachine::On(const JobSubmitted& submitted, Turn turn) {
   absl::Status status = ValidateJob(submitted.spec, &submitted.dataset);
-  if (status.ok()) status = CheckPlaceable(submitted.spec, &submitted.dataset);
   if (status.ok() && queue_.size() + running_.size() >= kMaxLivingJobs) {
     status = absl::ResourceExhaustedError(
         absl::StrCat("there are ", kMaxLivingJobs, " jobs that have not ended; cancel some"));
@@ -173,15 +172,10 @@ void JobMachine::On(const TimePassed&, Turn turn) {
   for (auto& [id, run] : running_) run->OnTime(turn);
 }
 
-absl::Status JobMachine::CheckPlaceable(const v1::JobSpec& spec, const v1::Dataset* dataset) const {
-  const absl::Status status = plan_.train(spec, dataset, ToPlanWorkers(workers_.Living())).status();
-  return absl::IsUnavailable(status) ? absl::OkStatus() : status;
-}
-
 absl::StatusOr<v1::Plan> JobMachine::PlanOn(const JobRun& run,
                                             const std::vector<v1::WorkerInfo>& workers) const {
   if (run.generates()) return plan_.generate(run.job().spec(), ToPlanWorkers(workers));
-  return plan_.train(run.job().spec(), &run.job().dataset(), ToPlanWorkers(workers));
+  return plan_.train(run.job().spec(), &run.job().dataset(), ToPlanWorkers(workers), Advice::kNone);
 }
 
 void JobMachine::Place(Turn turn) {

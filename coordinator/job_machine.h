@@ -30,8 +30,9 @@ namespace headrace {
 
 // The planner (planner.h), or a test's.
 struct PlanFunctions {
+  // Says what would make a job fit only with Advice::kGiven, which takes its time.
   std::function<absl::StatusOr<v1::Plan>(const v1::JobSpec&, const v1::Dataset*,
-                                         const std::vector<PlanWorker>&)>
+                                         const std::vector<PlanWorker>&, Advice)>
       train;
   std::function<absl::StatusOr<v1::Plan>(const v1::JobSpec&, const std::vector<PlanWorker>&)>
       generate;
@@ -77,8 +78,6 @@ class JobMachine {
   void On(const StoreFailed& failed, Turn turn);
   void On(const TimePassed& passed, Turn turn);
 
-  // Why this job can never run on the workers there are. OK: it may, now or later.
-  absl::Status CheckPlaceable(const v1::JobSpec& spec, const v1::Dataset* dataset) const;
   absl::StatusOr<v1::Plan> PlanOn(const JobRun& run,
                                   const std::vector<v1::WorkerInfo>& workers) const;
   void Place(Turn turn);

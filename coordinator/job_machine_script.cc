@@ -78,9 +78,8 @@ absl::StatusOr<v1::Plan> FakePlan(const v1::JobSpec& spec, const std::vector<Pla
 
 PlanFunctions FakePlanner() {
   PlanFunctions plan;
-  plan.train = [](const v1::JobSpec& spec, const v1::Dataset*, const std::vector<PlanWorker>& w) {
-    return FakePlan(spec, w, spec.pipeline().stages());
-  };
+  plan.train = [](const v1::JobSpec& spec, const v1::Dataset*, const std::vector<PlanWorker>& w,
+                  Advice) { return FakePlan(spec, w, spec.pipeline().stages()); };
   plan.generate = [](const v1::JobSpec& spec, const std::vector<PlanWorker>& w) {
     return FakePlan(spec, w, 1);
   };

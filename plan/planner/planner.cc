@@ -101,7 +101,7 @@ absl::StatusOr<std::optional<Trial>> FastestOf(const JobShape& job,
 }  // namespace
 
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
-                                 const std::vector<PlanWorker>& workers) {
+                                 const std::vector<PlanWorker>& workers, Advice advice) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(spec, dataset));
   HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveTraining(spec));
   const int64_t stages = spec.pipeline().stages();
@@ -112,7 +112,7 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
   const int last =
       stages > 0 ? first : static_cast<int>(std::min(workers.size(), job.layers.size()));
   HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, first, last));
-  if (!best) return ExplainMisfit(spec, workers);
+  if (!best) return ExplainMisfit(spec, job, workers, advice);
   return Write(job, workers, *best);
 }
 
@@ -122,7 +122,7 @@ absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
   if (workers.empty()) return TooFewWorkers(1, 0);
   const int last = static_cast<int>(std::min(workers.size(), job.layers.size()));
   HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, 1, last));
-  if (!best) return ExplainGenerateMisfit(spec, workers);
+  if (!best) return ExplainGenerateMisfit(job, workers);
   return Write(job, workers, *best);
 }
 

@@ -24,6 +24,8 @@ struct PlanWorker {
   int threads = 1;
 };
 
+enum class Advice { kGiven, kNone };
+
 // Plans training on some of `workers`, given in order of preference among equals. `dataset` may be
 // null (not known yet). Every field of the plan is filled in; its grid is empty where it would be
 // too large to read. The plan fits: each stage's memory is within its worker's limit, and the
@@ -31,10 +33,11 @@ struct PlanWorker {
 //   INVALID_ARGUMENT     the spec is wrong (ValidateJob), or has more stages than layers
 //   UNAVAILABLE          too few workers ("needs 4 workers, has 2"): the job can wait for more
 //   FAILED_PRECONDITION  does not fit these workers: names the stage, its bytes and what is
-//   missing,
-//                        and what would make it fit, each tried by planning again
+//                        missing, and, where `advice` is given, what would make it fit, each tried
+//                        by planning again
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
-                                 const std::vector<PlanWorker>& workers);
+                                 const std::vector<PlanWorker>& workers,
+                                 Advice advice = Advice::kGiven);
 
 // Plans `generate` through a job's trained weights: as few stages as fit, forward only, one
 // micro-batch of one sequence of up to the model's context. The stages' actions and the grid are

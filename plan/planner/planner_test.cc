@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -306,14 +307,47 @@ TEST(PlannerTest, ChecksTheJobAndItsData) {
             absl::StatusCode::kInvalidArgument);
 }
 
+double CpuSeconds(const std::function<void()>& work) {
+  const std::clock_t start = std::clock();  // of this process: others may load the machine
+  work();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// Advice on a deep model took seconds: hundreds of variations, each with a thousand layers built
+// anew.
+TEST(PlannerTest, AThousandLayersArePlannedAndRefusedAtOnce) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_model()->set_n_layer(998);
+  spec.mutable_training()->set_batch_size(64);
+  spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_NEVER);
+  for (const int64_t stages : {0, 4}) {
+    spec.mutable_pipeline()->set_stages(stages);
+    int64_t largest = 0;
+    const v1::Plan plan = PlanOk(spec, EqualWorkers(4, kPlenty));
+    for (const auto& stage : plan.stage()) largest = std::max(largest, Total(stage.memory()));
+    for (const int64_t memory : {kPlenty, largest / 2, largest / 20, int64_t{1000}}) {
+      const auto workers = EqualWorkers(4, memory);
+      const double took_s = CpuSeconds([&] { PlanJob(spec, nullptr, workers).IgnoreError(); });
+      // Without a sanitizer 0.03 s; they take up to 20 times as long.
+      EXPECT_LT(took_s, 1) << stages << " stages, " << memory << " bytes";
+    }
+  }
+}
+
+TEST(PlannerTest, AdviceIsLeftOutWhereItIsNotWanted) {
+  const auto status = PlanJob(SmallGpt2(), nullptr, EqualWorkers(2, 1000), Advice::kNone).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("are missing"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("no number of such workers")));
+}
+
 // Ten thousand layers on a thousand workers: the whole plan, text and all.
 TEST(PlannerTest, AThousandStagesPlanInSeconds) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_model()->set_n_layer(9'998);
   spec.mutable_pipeline()->set_stages(1'000);
-  const std::clock_t start = std::clock();  // of this process: others may load the machine
-  const v1::Plan plan = PlanOk(spec, EqualWorkers(1'000, kPlenty));
-  const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  v1::Plan plan;
+  const double took_s = CpuSeconds([&] { plan = PlanOk(spec, EqualWorkers(1'000, kPlenty)); });
   EXPECT_EQ(plan.stages(), 1'000);
   EXPECT_LT(took_s, 20);  // 0.5 s; a sanitizer takes 10 times as long
 }

@@ -1,6 +1,7 @@
 #include "plan/planner/stage_table.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "common/status.h"
@@ -12,13 +13,23 @@ namespace {
 
 constexpr int64_t kDefaultCredits = 2;
 
-std::vector<int64_t> SavedOfEach(const JobShape& job) {
-  std::vector<int64_t> saved;
-  saved.reserve(job.layers.size());
+// `value(layer)` of each layer. Layers of a kind are alike, so one of each is asked.
+template <typename T, typename Value>
+std::vector<T> OfEach(const JobShape& job, const Value& value) {
+  std::map<LayerKind, T> of_kind;
+  std::vector<T> all;
+  all.reserve(job.layers.size());
   for (const LayerSpec& layer : job.layers) {
-    saved.push_back(SavedBytes(job.model, layer, job.largest));
+    auto at = of_kind.find(layer.kind);
+    if (at == of_kind.end()) at = of_kind.emplace(layer.kind, value(layer)).first;
+    all.push_back(at->second);
   }
-  return saved;
+  return all;
+}
+
+std::vector<int64_t> SavedOfEach(const JobShape& job) {
+  return OfEach<int64_t>(
+      job, [&](const LayerSpec& layer) { return SavedBytes(job.model, layer, job.largest); });
 }
 
 template <typename T>
@@ -33,6 +44,26 @@ int64_t StateBytesOf(const JobShape& job, const std::vector<LayerSpec>& layers) 
   int64_t bytes = WeightBytes(job.model, layers);
   if (job.training) bytes += GradientBytes(layers) + OptimizerBytes(layers, job.optimizer_moments);
   return bytes;
+}
+
+struct LayerNumbers {
+  double forward_flops = 0, recompute_flops = 0, backward_flops = 0;
+  int64_t state_bytes = 0, saved_bytes = 0, input_bytes = 0, output_bytes = 0;
+  int64_t llama_blocks = 0;  // 1: it is one
+};
+
+LayerNumbers NumbersOf(const JobShape& job, const LayerSpec& layer) {
+  const bool llama = layer.kind == LayerKind::kLlamaBlock;
+  LayerNumbers numbers;
+  numbers.forward_flops = headrace::ForwardFlops(job.model, layer, job.largest);
+  numbers.recompute_flops = headrace::RecomputeFlops(job.model, layer, job.largest);
+  numbers.backward_flops = headrace::BackwardFlops(job.model, layer, job.largest);
+  numbers.state_bytes = StateBytesOf(job, {layer}) - (llama ? SharedWeightBytes(job) : 0);
+  numbers.saved_bytes = SavedBytes(job.model, layer, job.largest);
+  numbers.input_bytes = headrace::InputBytes(job.model, layer, job.largest);
+  numbers.output_bytes = headrace::OutputBytes(job.model, layer, job.largest);
+  numbers.llama_blocks = llama ? 1 : 0;
+  return numbers;
 }
 
 double LinkSeconds(int64_t bytes) {
@@ -97,18 +128,17 @@ int64_t RangeMax::operator()(int first, int end) const {
 }
 
 LayerTable::LayerTable(const JobShape* job) : job_(job), saved_(SavedOfEach(*job)) {
-  const bool llama = job->model.family == ModelFamily::kLlama;
-  for (const LayerSpec& layer : job->layers) {
-    const bool block = layer.kind == LayerKind::kLlamaBlock;
-    Append(&forward_, headrace::ForwardFlops(job->model, layer, job->largest));
-    Append(&recompute_, headrace::RecomputeFlops(job->model, layer, job->largest));
-    Append(&backward_, headrace::BackwardFlops(job->model, layer, job->largest));
-    Append(&state_, StateBytesOf(*job, {layer}) - (block ? SharedWeightBytes(*job) : 0));
-    Append(&saved_sum_, SavedBytes(job->model, layer, job->largest));
-    Append(&llama_blocks_, int64_t{llama && block});
-    input_.push_back(headrace::InputBytes(job->model, layer, job->largest));
-    output_.push_back(headrace::OutputBytes(job->model, layer, job->largest));
-    Append(&output_sum_, output_.back());
+  for (const LayerNumbers& layer :
+       OfEach<LayerNumbers>(*job, [job](const LayerSpec& spec) { return NumbersOf(*job, spec); })) {
+    Append(&forward_, layer.forward_flops);
+    Append(&recompute_, layer.recompute_flops);
+    Append(&backward_, layer.backward_flops);
+    Append(&state_, layer.state_bytes);
+    Append(&saved_sum_, layer.saved_bytes);
+    Append(&llama_blocks_, layer.llama_blocks);
+    input_.push_back(layer.input_bytes);
+    output_.push_back(layer.output_bytes);
+    Append(&output_sum_, layer.output_bytes);
   }
   whole_state_bytes_ = StateBytesOf(*job, job->layers);
 }
@@ -127,11 +157,12 @@ int64_t LayerTable::WorkingSetBytes(int first, int end) const {
 const LayerTable::Workspace& LayerTable::WorkspaceFor(int threads) {
   auto at = workspace_.find(threads);
   if (at != workspace_.end()) return at->second;
-  std::vector<int64_t> forward, backward;
-  for (const LayerSpec& layer : job_->layers) {
-    forward.push_back(ForwardWorkspaceBytes(job_->model, layer, job_->largest, threads));
-    backward.push_back(BackwardWorkspaceBytes(job_->model, layer, job_->largest, threads));
-  }
+  std::vector<int64_t> forward = OfEach<int64_t>(*job_, [&](const LayerSpec& layer) {
+    return ForwardWorkspaceBytes(job_->model, layer, job_->largest, threads);
+  });
+  std::vector<int64_t> backward = OfEach<int64_t>(*job_, [&](const LayerSpec& layer) {
+    return BackwardWorkspaceBytes(job_->model, layer, job_->largest, threads);
+  });
   return workspace_
       .emplace(threads, Workspace{RangeMax(std::move(forward)), RangeMax(std::move(backward))})
       .first->second;
