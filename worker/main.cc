@@ -32,6 +32,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr double kDefaultMemoryShare = 0.8;
+constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
 
 struct Flags {
@@ -148,8 +149,7 @@ HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, R
   };
   callbacks.lost = [service, coordinator = flags.coordinator](absl::Duration silence) {
     service->EndAnyStage(absl::StrFormat("lost the coordinator at %s: no answer for %.1f s",
-                                         coordinator, absl::ToDoubleSeconds(silence)),
-                         absl::InfinitePast());
+                                         coordinator, absl::ToDoubleSeconds(silence)));
   };
   callbacks.refused = [refusal](const absl::Status& why) {
     absl::MutexLock lock(&refusal->mu);
@@ -205,7 +205,7 @@ absl::Status Serve(const Flags& flags) {
     WaitForSignal();
   }
   const absl::Time deadline = absl::Now() + kShutdownTime;
-  const bool ended = service.EndAnyStage("the worker was told to end", deadline);
+  const bool ended = service.Close("the worker was told to stop", absl::Now() + kEndStageTime);
   (void)reporter.Flush(absl::Now() + absl::Milliseconds(200));
   // An action that computes for longer than this cannot be interrupted; the process can.
   if (!ended) _exit(0);

@@ -34,6 +34,9 @@ grpc::Status WorkerService::AssignStage(grpc::ServerContext*, const v1::AssignSt
   }
   std::shared_ptr<StageRunner> previous;  // destroyed, joined, after the lock
   absl::MutexLock lock(&mu_);
+  if (closed_) {
+    return {grpc::StatusCode::FAILED_PRECONDITION, absl::StrCat("worker ", worker_, " is ending")};
+  }
   if (current_ != nullptr && !current_->done()) {
     if (current_->job_id() == job->job_id && current_->generation() == job->generation) {
       return grpc::Status::OK;
@@ -76,7 +79,7 @@ grpc::Status WorkerService::StopStage(grpc::ServerContext*, const v1::StopStageR
     }
   }
   absl::MutexLock lock(&mu_);
-  response->set_busy(current_ != nullptr && !current_->done());
+  response->set_busy(closed_ || (current_ != nullptr && !current_->done()));
   response->set_last_heartbeat(last_heartbeat_);
   return grpc::Status::OK;
 }
@@ -100,11 +103,21 @@ void WorkerService::EndStage(const std::string& job_id, int64_t generation) {
   runner->Stop("");
 }
 
-bool WorkerService::EndAnyStage(const std::string& fault, absl::Time deadline) {
+void WorkerService::EndAnyStage(const std::string& fault) {
+  if (const std::shared_ptr<StageRunner> runner = current()) runner->Stop(fault);
+}
+
+bool WorkerService::Close(const std::string& fault, absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+  }
   const std::shared_ptr<StageRunner> runner = current();
   if (runner == nullptr) return true;
   runner->Stop(fault);
-  return runner->AwaitDone(deadline);
+  if (runner->AwaitDone(deadline)) return true;
+  runner->ReportUnended();
+  return false;
 }
 
 }  // namespace headrace

@@ -26,7 +26,7 @@ class WorkerService final : public GrpcStageService {
   // What `context` points to must outlive the service.
   WorkerService(std::string worker, const WorkerContext& context);
 
-  // FAILED_PRECONDITION: busy with another job. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as
+  // FAILED_PRECONDITION: busy with another job, or closed. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as
   // CheckAssignment. The same assignment again is fine.
   grpc::Status AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
                            v1::AssignStageResponse*) override;
@@ -42,9 +42,12 @@ class WorkerService final : public GrpcStageService {
   void Describe(v1::HeartbeatRequest* request);
   // Ends the stage of this job and generation, if it is here; does not wait.
   void EndStage(const std::string& job_id, int64_t generation);
-  // Ends whatever stage is here with `fault` as its sentence; waits until `deadline`. True if it is
-  // gone.
-  bool EndAnyStage(const std::string& fault, absl::Time deadline);
+  // Ends whatever stage is here with `fault` as its sentence; does not wait.
+  void EndAnyStage(const std::string& fault);
+  // For the end of the process: accepts no stage from now on, says it is busy, ends the stage that
+  // is here and waits for that until `deadline`. False: it is not gone, and its fault was reported
+  // in its place.
+  bool Close(const std::string& fault, absl::Time deadline);
 
  private:
   // Shared: an RPC may wait for a runner that another is about to replace.
@@ -55,6 +58,7 @@ class WorkerService final : public GrpcStageService {
   mutable absl::Mutex mu_;
   std::shared_ptr<StageRunner> current_ ABSL_GUARDED_BY(mu_);  // the latest, maybe done
   uint64_t last_heartbeat_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace headrace

@@ -159,7 +159,7 @@ class InProcessWorker {
     server_ = builder.BuildAndStart();
   }
   ~InProcessWorker() {
-    service_->EndAnyStage("", absl::Now() + kPatience);
+    service_->Close("", absl::Now() + kPatience);
     server_->Shutdown(std::chrono::system_clock::now());
   }
 
@@ -195,6 +195,7 @@ class InProcessWorker {
     return request;
   }
   std::string Current() { return Heartbeat().job_id(); }
+  bool Close(const std::string& fault) { return service_->Close(fault, absl::Now() + kPatience); }
 
  private:
   std::shared_ptr<grpc::Channel> channel_;
@@ -426,6 +427,24 @@ TEST_F(WorkerServiceTest, AStageThatCannotEndInTimeKeepsTheWorkerBusyUntilItHas)
   EXPECT_EQ(workers_[0]->Current(), "j2");
   EXPECT_TRUE(workers_[0]->StopStage(assignment).busy()) << "with another job";
   EXPECT_FALSE(workers_[0]->StopStage(other).busy());
+}
+
+TEST_F(WorkerServiceTest, AWorkerToldToStopSaysSoBlamesNobodyAndTakesNoOtherJob) {
+  const v1::StageAssignment assignment = Job(0, 1, 1'000'000);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  coordinator_.AwaitReady(0);
+  ASSERT_TRUE(workers_[0]->Start(assignment).ok());
+  coordinator_.Await([](const v1::StageEvent& e) { return e.has_step(); });
+  ASSERT_TRUE(workers_[0]->Close("the worker was told to stop"));
+  const v1::StageFailed failed =
+      coordinator_.Await([](const v1::StageEvent& e) { return e.has_failed(); }).failed();
+  EXPECT_THAT(failed.reason(), HasSubstr("worker w0, stage 0, step "));
+  EXPECT_THAT(failed.reason(), HasSubstr(": the worker was told to stop"));
+  EXPECT_EQ(failed.blamed_worker(), "");
+  EXPECT_TRUE(workers_[0]->StopStage(assignment).busy()) << "so that nothing is placed here";
+  v1::StageAssignment other = assignment;
+  other.set_job_id("j2");
+  EXPECT_EQ(workers_[0]->Assign(other).error_message(), "worker w0 is ending");
 }
 
 TEST_F(WorkerServiceTest, ABusyWorkerRefusesAnotherJob) {

@@ -246,7 +246,7 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
   absl::StatusOr<std::shared_ptr<Outbox>> connected =
-      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost);
+      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost, &cancellation_);
   if (!connected.ok()) {
     // The error names the link; who is at its other end is to blame.
     for (const v1::Peer& peer : Receivers()) {
@@ -362,30 +362,50 @@ void StageRunner::TearDown(StageEquipment* equipment) {
 
 void StageRunner::ReportFault(const absl::Status& status) {
   if (status.ok()) return;
-  std::string sentence(status.message());
+  v1::StageFailed failed;
+  std::string told_to_stop;
   {
     absl::MutexLock lock(&mu_);
-    if (stopped_) {
-      if (stop_fault_.empty()) return;  // the coordinator stopped it
-      sentence = stop_fault_;
-    }
+    if (stopped_ && stop_fault_.empty()) return;  // the coordinator stopped it
+    if (stopped_) told_to_stop = stop_fault_;
   }
-  const std::string who = absl::StrCat("worker ", job_.worker(), ", stage ", job_.stage());
-  if (!absl::StartsWith(sentence, who)) sentence = absl::StrCat(who, ": ", sentence);
-  LogError(absl::StrCat("job ", job_.job_id, ": ", sentence));
-  recorder_.Record(sentence);
-
-  v1::StageEvent event;
-  v1::StageFailed* failed = event.mutable_failed();
-  failed->set_reason(sentence);
+  std::string sentence = told_to_stop.empty() ? std::string(status.message()) : told_to_stop;
   if (exchange_ != nullptr) {
-    failed->set_step(exchange_->position().step);
-    failed->set_micro_batch(std::max(0, exchange_->position().micro_batch));
+    failed.set_step(exchange_->position().step);
+    failed.set_micro_batch(std::max(0, exchange_->position().micro_batch));
     const int blamed = exchange_->blamed_stage();
     if (blamed >= 0) blamed_worker_ = job_.peers[blamed].worker();
+    if (!told_to_stop.empty()) {
+      sentence = std::string(exchange_->Failure(absl::StatusCode::kCancelled, sentence).message());
+    }
   }
-  failed->set_blamed_worker(blamed_worker_);
-  *failed->mutable_flight_record() = flight_record();
+  // Whoever was told to stop has nobody to blame for it.
+  if (told_to_stop.empty()) failed.set_blamed_worker(blamed_worker_);
+  SendFault(sentence, std::move(failed));
+}
+
+void StageRunner::ReportUnended() {
+  std::string sentence;
+  {
+    absl::MutexLock lock(&mu_);
+    sentence = stop_fault_;
+  }
+  if (!sentence.empty()) SendFault(sentence, {});
+}
+
+void StageRunner::SendFault(const std::string& what, v1::StageFailed failed) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(fault_told_, true)) return;
+  }
+  const std::string who = absl::StrCat("worker ", job_.worker(), ", stage ", job_.stage());
+  const std::string sentence = absl::StartsWith(what, who) ? what : absl::StrCat(who, ": ", what);
+  LogError(absl::StrCat("job ", job_.job_id, ": ", sentence));
+  recorder_.Record(sentence);
+  failed.set_reason(sentence);
+  *failed.mutable_flight_record() = flight_record();
+  v1::StageEvent event;
+  *event.mutable_failed() = std::move(failed);
   if (const absl::Status told = Report(std::move(event)); !told.ok()) {
     LogError(absl::StrCat("cannot report the fault: ", told.message()));
   }

@@ -62,6 +62,10 @@ class StageRunner {
   // failed; empty, it knows. Idempotent.
   void Stop(const std::string& fault);
 
+  // After Stop with a fault, for a process that ends before the stage can: reports that fault in
+  // its place, without step and micro-batch.
+  void ReportUnended();
+
   // True once the thread has ended and everything it owned is gone; waits for that until
   // `deadline`.
   bool AwaitDone(absl::Time deadline) const;
@@ -86,6 +90,7 @@ class StageRunner {
   void TearDown(StageEquipment* equipment);
 
   void ReportFault(const absl::Status& status);
+  void SendFault(const std::string& sentence, v1::StageFailed failed);
   absl::Status Report(v1::StageEvent event);
   void ReportLog(const std::string& line);
   absl::Status CheckNotStopped() const;
@@ -94,7 +99,7 @@ class StageRunner {
   const StageJob job_;
   const WorkerContext context_;
   FlightRecorder recorder_;
-  Cancellation cancellation_;            // of transfers
+  Cancellation cancellation_;            // of transfers and of connecting
   std::atomic<bool> cancelled_ = false;  // of compute
 
   mutable absl::Mutex mu_;
@@ -103,6 +108,7 @@ class StageRunner {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::string stop_fault_ ABSL_GUARDED_BY(mu_);
+  bool fault_told_ ABSL_GUARDED_BY(mu_) = false;
   // What Stop closes. Lock order: mu_, then the inbox's own.
   Inbox* inbox_ ABSL_GUARDED_BY(mu_) = nullptr;
   // Shared, because Stop closes it on another thread while this one may be letting it go.

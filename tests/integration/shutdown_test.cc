@@ -1,0 +1,131 @@
+// Processes that are told to end: at once, in order, and with a sentence for whoever waits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/cluster/test_cluster.h"
+#include "tests/cluster/tiny_job.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kShutdown = absl::Seconds(2);
+
+class ShutdownTest : public ::testing::Test {
+ protected:
+  void StartCluster(int num_workers) {
+    std::vector<WorkerOptions> workers(num_workers);
+    for (int i = 0; i < num_workers; ++i) {
+      workers[i].name = absl::StrCat("w", i);
+      workers[i].memory_limit = "3GiB";
+    }
+    auto cluster = TestCluster::Start(workers);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    cluster_->WriteFile("tiny.txt", TinyText());
+  }
+  std::string Submit(const TinyJob& job) {
+    const auto id = cluster_->Submit(JobFileText(job));
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.value_or("");
+  }
+  // SIGTERM, exit code 0, in time.
+  void Terminate(const std::string& process) {
+    const absl::Time since = absl::Now();
+    const auto code = cluster_->Terminate(process);
+    ASSERT_TRUE(code.ok()) << code.status();
+    EXPECT_EQ(*code, 0);
+    EXPECT_LT(absl::Now() - since, kShutdown);
+  }
+  v1::Job AwaitEnd(const std::string& id) {
+    const auto ended = cluster_->WaitForEnd(id);
+    EXPECT_TRUE(ended.ok()) << ended.status();
+    return ended.value_or(v1::Job());
+  }
+
+  std::unique_ptr<TestCluster> cluster_;
+};
+
+TEST_F(ShutdownTest, ATerminatedWorkerSaysSoAndGetsNoFurtherJob) {
+  StartCluster(2);
+  TinyJob endless;
+  endless.steps = 1'000'000;
+  const std::string id = Submit(endless);
+  ASSERT_TRUE(cluster_->WaitForStep(id, 2).ok());
+  Terminate("w0");
+  const v1::Job ended = AwaitEnd(id);
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(ended.message(), AllOf(HasSubstr("worker w0, stage "), HasSubstr("step "),
+                                     HasSubstr("the worker was told to stop")));
+  // Its lease has not run out yet, but w1 must get this.
+  TinyJob next;
+  next.stages = 1;
+  const v1::Job done = AwaitEnd(Submit(next));
+  EXPECT_EQ(done.state(), v1::JOB_STATE_DONE) << Standing(done);
+}
+
+// Work at hand cannot be interrupted. The worker ends in time all the same and says why first.
+TEST_F(ShutdownTest, ATerminatedWorkerDoesNotFinishALongAction) {
+  StartCluster(1);
+  TinyJob heavy;
+  heavy.stages = 1;
+  heavy.layers = 4;
+  heavy.width = 512;
+  heavy.heads = 8;
+  heavy.context = heavy.length = 512;
+  heavy.batch = 8;
+  heavy.micro_batches = 1;
+  const std::string id = Submit(heavy);
+  const auto running = cluster_->WaitForJob(id, absl::Seconds(30), [](const v1::Job& job) {
+    return job.state() == v1::JOB_STATE_RUNNING;
+  });
+  ASSERT_TRUE(running.ok()) << running.status();
+  Terminate("w0");
+  const v1::Job ended = AwaitEnd(id);
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(ended.message(),
+              AllOf(HasSubstr("worker w0, stage 0"), HasSubstr("the worker was told to stop")));
+}
+
+TEST_F(ShutdownTest, ATerminatedCoordinatorEndsInOrderWhileAJobRunsAndWatchersWatch) {
+  StartCluster(2);
+  TinyJob endless;
+  endless.steps = 1'000'000;
+  const std::string id = Submit(endless);
+  ASSERT_TRUE(cluster_->WaitForStep(id, 2).ok());
+  std::vector<std::unique_ptr<ChildProcess>> clients;
+  for (int i = 0; i < 2; ++i) {
+    auto client = cluster_->StartClient(absl::StrCat("watch-", i), {"watch", id});
+    ASSERT_TRUE(client.ok()) << client.status();
+    clients.push_back(*std::move(client));
+  }
+  // One that does not read.
+  grpc::ClientContext context;
+  v1::WatchJobRequest request;
+  request.set_job(id);
+  const auto idle = cluster_->stub().WatchJob(&context, request);
+  const auto watched = [&](int i) {
+    return cluster_->Log(absl::StrCat("watch-", i)).find("step") != std::string::npos;
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while ((!watched(0) || !watched(1)) && absl::Now() < deadline) absl::SleepFor(kLook);
+  Terminate("coordinator");
+  context.TryCancel();
+  idle->Finish();
+  ASSERT_TRUE(cluster_->RestartCoordinator().ok());
+  const v1::Job ended = AwaitEnd(id);
+  EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(ended.message(), HasSubstr("coordinator restarted"));
+  EXPECT_TRUE(cluster_->WaitForFreeWorkers(2).ok());
+}
+
+}  // namespace
+}  // namespace headrace
