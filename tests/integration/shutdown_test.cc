@@ -77,17 +77,17 @@ TEST_F(ShutdownTest, ATerminatedWorkerDoesNotFinishALongAction) {
   StartCluster(1);
   TinyJob heavy;
   heavy.stages = 1;
-  heavy.layers = 4;
-  heavy.width = 512;
+  heavy.layers = 1;
+  heavy.width = 1024;
   heavy.heads = 8;
   heavy.context = heavy.length = 512;
-  heavy.batch = 8;
+  heavy.batch = 16;
   heavy.micro_batches = 1;
+  heavy.recompute = "never";
+  heavy.steps = 1000;
   const std::string id = Submit(heavy);
-  const auto running = cluster_->WaitForJob(id, absl::Seconds(30), [](const v1::Job& job) {
-    return job.state() == v1::JOB_STATE_RUNNING;
-  });
-  ASSERT_TRUE(running.ok()) << running.status();
+  // Behind a step comes the next one's forward, two seconds of one core.
+  ASSERT_TRUE(cluster_->WaitForStep(id, 1, absl::Seconds(120)).ok());
   Terminate("w0");
   const v1::Job ended = AwaitEnd(id);
   EXPECT_EQ(ended.state(), v1::JOB_STATE_FAILED);
