@@ -294,6 +294,17 @@ TEST_F(CliTest, VerifiesByComparingEveryHashAndNamesTheFirstThatDiffers) {
                                    "gradient a in step 1, which differs"));
 }
 
+TEST_F(CliTest, VerifiesAJobOfTheLongestName) {
+  v1::Job job = done_;
+  job.set_id("j5");
+  job.set_name(std::string(63, 'x'));
+  job.mutable_spec()->set_name(job.name());
+  fake_->AddJob(job);
+  (void)Ask({"verify", "j5"});
+  ASSERT_FALSE(fake_->submitted().empty());
+  EXPECT_EQ(fake_->submitted()[0].spec().name(), std::string(53, 'x') + "-verify-k1");
+}
+
 TEST_F(CliTest, CompletesEveryCommandAndOptionInEveryShell) {
   CLI::App app;
   CommandLine line;

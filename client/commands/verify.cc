@@ -15,6 +15,7 @@ struct VerifyOptions {
 };
 
 constexpr size_t kDifferencesShown = 10;
+constexpr size_t kLongestName = 63;  // plan/job_check.cc
 
 // One replay, watched to its end. Cancelled if the watching ends early.
 absl::StatusOr<HashRecord> Replay(Coordinator* coordinator, const v1::Job& job, int64_t stages,
@@ -22,7 +23,9 @@ absl::StatusOr<HashRecord> Replay(Coordinator* coordinator, const v1::Job& job, 
                                   const Environment& environment) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec();
-  request.mutable_spec()->set_name(absl::StrCat(job.spec().name(), "-verify-k", stages));
+  const std::string suffix = absl::StrCat("-verify-k", stages);
+  request.mutable_spec()->set_name(
+      absl::StrCat(job.spec().name().substr(0, kLongestName - suffix.size()), suffix));
   request.mutable_spec()->mutable_training()->set_steps(steps);
   request.mutable_spec()->mutable_pipeline()->set_stages(stages);
   *request.mutable_dataset() = job.dataset();
