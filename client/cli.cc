@@ -1,5 +1,8 @@
 #include "client/cli.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -12,6 +15,12 @@ namespace {
 
 constexpr char kAbout[] =
     "Headrace trains neural networks that do not fit one machine, as a pipeline over many.";
+
+// As of `headrace list | head -1`: it has what it wanted.
+bool ReaderHasGone() {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
 
 ExitCode ReportStatus(const absl::Status& status, const Console& console) {
   if (!status.ok()) {
@@ -101,6 +110,7 @@ ExitCode RunClient(const std::vector<std::string>& arguments, const Environment&
   if (status.ok() && !done) status = line.action(environment);
   console.out->flush();
   if (status.ok() && !console.out->good()) {
+    if (ReaderHasGone()) return ExitCode::kDone;
     status = absl::AbortedError("cannot write to stdout");
   }
   return ReportStatus(status, console);
