@@ -28,7 +28,10 @@ absl::StatusOr<StateDir> StateDir::Open(const std::string& given) {
   if (error)
     return absl::InvalidArgumentError(absl::StrCat("--state-dir ", root, ": no such path"));
   const StateDir dir(absolute.lexically_normal().string());
-  HEADRACE_RETURN_IF_ERROR(Annotate(MakeDirectories(dir.root()), "state directory"));
+  if (const absl::Status made = MakeDirectories(dir.root()); !made.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("state directory: ", std::string(made.message())));
+  }
   HEADRACE_RETURN_IF_ERROR(MakeDirectories(dir.root() + "/logs"));
   return dir;
 }
