@@ -19,7 +19,7 @@ namespace headrace {
 namespace {
 
 // With the 2 s keepalive takes to notice, within the 5 s a loss may stay unsaid.
-constexpr absl::Duration kReconnectTime = absl::Milliseconds(2500);
+constexpr absl::Duration kReconnectTime = absl::Milliseconds(1500);
 constexpr absl::Duration kUploadTime = absl::Hours(24);
 
 std::string Text(absl::string_view text) { return std::string(text); }
@@ -145,7 +145,7 @@ absl::Status Coordinator::Upload(const std::string& path, const std::string& sha
   const absl::Status status =
       UploadBlob(stub_.get(), path, sha256, absl::Now() + kUploadTime, &cancellation, progress);
   if (interrupt->fired()) return absl::CancelledError("interrupted");
-  return Annotate(status, absl::StrCat("upload of ", path, " to ", address_));
+  return Annotate(status, absl::StrCat("coordinator ", address_));
 }
 
 absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Time deadline,

@@ -18,6 +18,9 @@ std::string WithoutNoise(absl::string_view message) {
   for (const char* prefix : {"UNKNOWN: ", "UNAVAILABLE: ", "ipv4:"}) {
     absl::ConsumePrefix(&message, prefix);
   }
+  constexpr absl::string_view kNoSettings =
+      ": connection attempt timed out before receiving SETTINGS frame";
+  if (absl::ConsumeSuffix(&message, kNoSettings)) return absl::StrCat(message, ": no answer");
   constexpr absl::string_view kRemote = ": Failed to connect to remote host: ";
   const size_t at = message.find(kRemote);
   if (at == absl::string_view::npos) return std::string(message);

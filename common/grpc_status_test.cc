@@ -24,6 +24,9 @@ TEST(GrpcStatusTest, LeavesOutWhatGrpcSaysAroundTheCause) {
   EXPECT_EQ(message("failed to connect to all addresses; last error: UNKNOWN: unix:/tmp/c: "
                     "Connection refused"),
             "unix:/tmp/c: Connection refused");
+  EXPECT_EQ(message("failed to connect to all addresses; last error: UNKNOWN: unix:/tmp/c: "
+                    "connection attempt timed out before receiving SETTINGS frame"),
+            "unix:/tmp/c: no answer");
   EXPECT_EQ(message("Socket closed"), "Socket closed");
 }
 
