@@ -50,6 +50,7 @@ int Serve(const Flags& flags) {
 int main(int argc, char** argv) {
   headrace::TuneMalloc();
   headrace::BlockSignals();
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // what went wrong is in statuses
   headrace::SetLogSource("coordinator");
   CLI::App app("Headrace's coordinator: takes jobs, plans them and hands them to workers.");
   Flags flags;

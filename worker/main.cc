@@ -218,6 +218,7 @@ int Main(int argc, char** argv) {
   ReexecWithPassiveWaiting(argv);
   TuneMalloc();
   BlockSignals();
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // what went wrong is in statuses
   Flags flags;
   CLI::App app("Serves stages of training jobs for a Headrace coordinator.", "headrace-worker");
   DefineFlags(&app, &flags);
