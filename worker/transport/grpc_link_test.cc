@@ -15,6 +15,7 @@ namespace headrace {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // The sending end, stage 0.
@@ -94,7 +95,7 @@ TEST(GrpcLink, SendWaitsForACreditUntilItsDeadlineAndTakeGivesOneBack) {
   EXPECT_THAT(std::string(late.message()),
               AllOf(HasSubstr("link to stage 1 (worker w1, 127.0.0.1:"),
                     HasSubstr("activation of step 1, micro-batch 2, from stage 0: no credit"),
-                    HasSubstr("after 0.1 s")));
+                    ContainsRegex("after [0-9.]+ s")));
   EXPECT_FALSE(sender.lost()) << "a late send does not break the link";
   ASSERT_TRUE(receiver.inbox().Take(ActivationTag(1, 0), Soon()).ok());
   EXPECT_TRUE(sender.Send(ActivationTag(1, 2), 2).ok());
@@ -246,7 +247,7 @@ TEST(GrpcLink, ConnectingToASilentPortEndsAtTheDeadline) {
   const absl::Status status = ConnectTo(port.peer(), TestContext(0), absl::Milliseconds(200));
   EXPECT_LT(absl::Now() - began, absl::Seconds(3));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no answer to HELLO after 0.2 s"));
+  EXPECT_THAT(std::string(status.message()), ContainsRegex("no answer to HELLO after [0-9.]+ s"));
 }
 
 // A stage that was stopped while it connected kept its worker busy until the deadline.
