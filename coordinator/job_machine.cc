@@ -92,7 +92,7 @@ void JobMachine::On(const JobSubmitted& submitted, Turn turn) {
   if (turn.now >= settled_at_) Place(turn);
   JobRun* run = FindRun(id);  // nullptr: placing it showed that it cannot run
   if (run != nullptr && run->queued() && run->job().message().empty()) {
-    const JobRun& head = *queue_.front();
+    const JobRun& head = blocker_ != nullptr ? *blocker_ : *queue_.front();
     run->Wait(head.generates() ? "waits behind a generate request"
                                : absl::StrCat("waits behind job ", head.job().id()),
               turn);
@@ -180,42 +180,46 @@ absl::StatusOr<v1::Plan> JobMachine::PlanOn(const JobRun& run,
 
 void JobMachine::Place(Turn turn) {
   place_ = false;
-  while (!queue_.empty() && PlaceHead(turn)) {
+  blocker_ = nullptr;
+  for (size_t i = 0; i < queue_.size() && i <= kMaxPassed;) {
+    const Placing placing = PlaceAt(i, turn);
+    if (placing == Placing::kBlocks) return;
+    if (placing == Placing::kPassed) ++i;
   }
 }
 
-bool JobMachine::PlaceHead(Turn turn) {
-  JobRun& head = *queue_.front();
-  absl::StatusOr<v1::Plan> plan = PlanOn(head, workers_.Free());
+JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
+  JobRun& run = *queue_[i];
+  absl::StatusOr<v1::Plan> plan = PlanOn(run, workers_.Free());
   if (plan.ok()) {
-    StartOn(*plan, turn);
-    return true;
+    StartOn(*plan, i, turn);
+    return Placing::kLeft;
   }
   const bool may_wait =
       absl::IsUnavailable(plan.status()) || absl::IsFailedPrecondition(plan.status());
-  if (may_wait) {
-    head.Wait(WhyItWaits(head, plan.status()), turn);
-    return false;
+  if (!may_wait) {
+    run.Fail(std::string(plan.status().message()), turn);
+    queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
+    return Placing::kLeft;
   }
-  head.Fail(std::string(plan.status().message()), turn);
-  queue_.pop_front();
-  return true;
-}
-
-std::string JobMachine::WhyItWaits(const JobRun& run, const absl::Status& on_free) const {
   const size_t living = workers_.Living().size();
   const size_t free = workers_.Free().size();
-  if (living == 0) return "waits for workers: none is there";
   const std::string count = absl::StrCat(" (", free, " of ", living, " free)");
   if (free < living && PlanOn(run, workers_.Living()).ok()) {
-    return absl::StrCat("waits for busy workers", count);
+    run.Wait(absl::StrCat("waits for busy workers", count), turn);
+    blocker_ = &run;
+    return Placing::kBlocks;
   }
-  return absl::StrCat("waits for workers", count, ": ", on_free.message());
+  run.Wait(living == 0
+               ? std::string("waits for workers: none is there")
+               : absl::StrCat("waits for workers", count, ": ", plan.status().message()),
+           turn);
+  return Placing::kPassed;
 }
 
-void JobMachine::StartOn(const v1::Plan& plan, Turn turn) {
-  std::unique_ptr<JobRun> run = std::move(queue_.front());
-  queue_.pop_front();
+void JobMachine::StartOn(const v1::Plan& plan, size_t i, Turn turn) {
+  std::unique_ptr<JobRun> run = std::move(queue_[i]);
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
   std::vector<v1::WorkerInfo> workers;
   for (const v1::StagePlan& stage : plan.stage()) {
     WorkerSlot* slot = workers_.Find(stage.worker());
@@ -261,6 +265,7 @@ int JobMachine::NumGenerates() const {
 }
 
 void JobMachine::ForgetEnded() {
+  if (blocker_ != nullptr && blocker_->ended()) blocker_ = nullptr;
   std::erase_if(running_, [](const auto& entry) { return entry.second->ended(); });
   std::erase_if(queue_, [](const auto& run) { return run->ended(); });
 }

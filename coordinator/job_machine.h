@@ -6,8 +6,9 @@
 //   JobSubmitted ─▶ queue (first in, first out) ─▶ PlanJob on the free workers ─▶ JobRun
 //
 // The head of the queue is placed as soon as the free workers can carry it; until then it blocks
-// the rest, so that a large job cannot starve behind small ones. Several jobs run at once, on
-// different workers.
+// the rest, so that a large job cannot starve behind small ones. A job that all living workers
+// together could not carry blocks nobody: it waits for workers to come, and others pass it. Several
+// jobs run at once, on different workers.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,8 @@ class JobMachine {
  public:
   static constexpr int kMaxLivingJobs = 1000;
   static constexpr int kMaxGenerates = 16;
+  // Jobs that may be passed: each costs two plans whenever something changes.
+  static constexpr size_t kMaxPassed = 16;
   // After a restart with jobs in the queue: workers get this long to come back before the first is
   // placed, else a job of `auto` stages would take whichever is first.
   static constexpr absl::Duration kSettleTime = absl::Seconds(2);
@@ -80,11 +83,14 @@ class JobMachine {
 
   absl::StatusOr<v1::Plan> PlanOn(const JobRun& run,
                                   const std::vector<v1::WorkerInfo>& workers) const;
+  enum class Placing {
+    kLeft,    // the queue: started, or failed
+    kBlocks,  // waits for workers that are busy; nobody may pass
+    kPassed,  // waits for workers that are not there; others may pass
+  };
   void Place(Turn turn);
-  // False: the head has to wait.
-  bool PlaceHead(Turn turn);
-  void StartOn(const v1::Plan& plan, Turn turn);
-  std::string WhyItWaits(const JobRun& run, const absl::Status& on_free) const;
+  Placing PlaceAt(size_t i, Turn turn);
+  void StartOn(const v1::Plan& plan, size_t i, Turn turn);
   JobRun* FindRun(const std::string& job_id);
   JobRun* FindGenerate(int64_t request);
   int NumGenerates() const;
@@ -97,6 +103,7 @@ class JobMachine {
   bool place_ = false;  // something has changed that may let the head of the queue run
   WorkerTable workers_;
   std::deque<std::unique_ptr<JobRun>> queue_;
+  const JobRun* blocker_ = nullptr;  // in queue_: what the last Place ended at
   Runs running_;
 };
 
