@@ -294,6 +294,14 @@ TEST_F(CliTest, VerifiesByComparingEveryHashAndNamesTheFirstThatDiffers) {
                                    "gradient a in step 1, which differs"));
 }
 
+TEST_F(CliTest, RefusesToVerifyWithFewerWorkersThanStages) {
+  fake_->SetWorkers(1);
+  const Result result = Ask({"verify", "tiny"});
+  EXPECT_EQ(result.code, ExitCode::kRefused);
+  EXPECT_THAT(result.err, HasSubstr("the job's plan has 2 stages, and 1 workers are there"));
+  EXPECT_TRUE(fake_->submitted().empty());
+}
+
 TEST_F(CliTest, VerifiesAJobOfTheLongestName) {
   v1::Job job = done_;
   job.set_id("j5");

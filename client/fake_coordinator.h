@@ -49,6 +49,10 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     absl::MutexLock lock(&mu_);
     hashes_[stages] = std::move(hashes);
   }
+  void SetWorkers(int num_workers) {
+    absl::MutexLock lock(&mu_);
+    num_workers_ = num_workers;
+  }
   std::vector<v1::SubmitJobRequest> submitted() {
     absl::MutexLock lock(&mu_);
     return submitted_;
@@ -90,6 +94,13 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
                         v1::ListJobsResponse* response) override {
     absl::MutexLock lock(&mu_);
     for (const auto& [id, job] : jobs_) *response->add_jobs() = job;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest*,
+                           v1::ListWorkersResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    for (int i = 0; i < num_workers_; ++i) response->add_workers()->set_alive(true);
     return grpc::Status::OK;
   }
 
@@ -190,6 +201,7 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   const std::string address_;
   absl::Mutex mu_;
   std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mu_);
+  int num_workers_ ABSL_GUARDED_BY(mu_) = 4;
   std::map<int64_t, v1::TensorHashes> hashes_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::SubmitJobRequest> submitted_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::WatchJobRequest> watches_ ABSL_GUARDED_BY(mu_);

@@ -86,6 +86,19 @@ absl::Status Report(const HashComparison& comparison, int64_t stages, const Comm
       "; the first is ", first.name, " in step ", first.step, ", which ", first.what));
 }
 
+// A replay that had to wait for workers to come would wait in silence.
+absl::Status CheckWorkers(Coordinator* coordinator, int64_t stages) {
+  HEADRACE_ASSIGN_OR_RETURN(
+      const v1::ListWorkersResponse response,
+      coordinator->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest()));
+  int64_t living = 0;
+  for (const v1::WorkerInfo& worker : response.workers()) living += worker.alive();
+  if (living >= stages) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job's plan has ", stages, " stages, and ", living, " workers are there; ",
+                   "start more, then verify again"));
+}
+
 absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
                     const Environment& environment) {
   HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
@@ -96,6 +109,7 @@ absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
         absl::StrCat("job ", job.id(), " (", job.name(), ") has no plan yet to replay"));
   }
   const int64_t stages = job.plan().stages();
+  HEADRACE_RETURN_IF_ERROR(CheckWorkers(coordinator.get(), stages));
   const int64_t steps = std::min(options.steps, job.spec().training().steps());
   const auto replay = [&](int64_t k) {
     return Replay(coordinator.get(), job, k, steps, deadline, environment);
