@@ -198,6 +198,7 @@ StageCosts StageTable::Costs(int stage, const Cell& cell) const {
 }
 
 double StageTable::Seconds(int stage, int worker_class, int first, int end) const {
+  if (first == end) return 0;  // the partition's search passes over empty stages
   const StageCosts costs = Costs(stage, {first, end, worker_class});
   if (!layers_->job().training) return costs.forward_s + costs.activation_s;
   return costs.forward_s + recomputed_share_ * costs.recompute_s + costs.backward_s +
