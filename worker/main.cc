@@ -197,8 +197,8 @@ absl::Status Serve(const Flags& flags) {
       *self.mutable_address(),
       AdvertisedAddress(flags.advertise, flags.listen, port, flags.coordinator));
   LogInfo(absl::StrCat("serving at ", self.address(), ", ", FormatBytes(self.memory_limit_bytes()),
-                       ", ", flags.threads, " thread(s), ", FormatCount(self.flops_per_second()),
-                       "FLOP/s"));
+                       ", ", flags.threads, flags.threads == 1 ? " thread, " : " threads, ",
+                       static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s"));
   Refusal refusal;
   {
     const Heartbeater heartbeater(registry.get(), self, MakeCallbacks(flags, &service, &refusal));
