@@ -36,7 +36,7 @@ absl::StatusOr<v1::Job> Follow(LocalCluster* cluster, const std::string& job, ab
       const v1::Job ended,
       cluster->coordinator()->FollowJob(job, deadline, environment.interrupt, &progress,
                                         [&] { return cluster->CheckRunning(); }));
-  return cluster->coordinator()->GetJob(ended.id());
+  return cluster->coordinator()->GetJobAndSteps(ended.id());
 }
 
 // Cancels what does not end by itself, so that the workers go down in order.
