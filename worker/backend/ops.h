@@ -104,6 +104,10 @@ class Ops {
                                  float* workspace) = 0;
 
   virtual void Add(const float* a, const float* b, float* y, int64_t count) = 0;  // y may be a or b
+  // y = x as bfloat16, the upper 16 bits of a float, rounded to nearest, ties to even. What is too
+  // large becomes infinite; NaN stays NaN, with its quiet bit set.
+  virtual void NarrowBf16(const float* x, uint16_t* y, int64_t count) = 0;
+  virtual void WidenBf16(const uint16_t* x, float* y, int64_t count) = 0;  // exact
   // y = x * mask / (1 − p), mask from the stream by element index; y may be x. Its own backward.
   virtual void Dropout(const float* x, float* y, int64_t count, float p,
                        const RandomStream& mask) = 0;

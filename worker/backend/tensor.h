@@ -7,9 +7,13 @@
 
 namespace headrace {
 
-enum class ElementType { kFloat32, kInt32, kFloat64 };
+// kBfloat16: the upper half of a float's bits, in a uint16_t.
+enum class ElementType { kFloat32, kInt32, kFloat64, kBfloat16 };
 
-inline int64_t ElementBytes(ElementType type) { return type == ElementType::kFloat64 ? 8 : 4; }
+inline int64_t ElementBytes(ElementType type) {
+  if (type == ElementType::kFloat64) return 8;
+  return type == ElementType::kBfloat16 ? 2 : 4;
+}
 
 struct Tensor {
   void* data = nullptr;  // device memory, aligned to kAlignment (plan/alignment.h)
@@ -25,6 +29,7 @@ struct Tensor {
   float* f32() const { return static_cast<float*>(data); }
   int32_t* i32() const { return static_cast<int32_t*>(data); }
   double* f64() const { return static_cast<double*>(data); }
+  uint16_t* bf16() const { return static_cast<uint16_t*>(data); }
 };
 
 }  // namespace headrace

@@ -17,6 +17,8 @@ const char* TypeName(ElementType type) {
       return "int32";
     case ElementType::kFloat64:
       return "float64";
+    case ElementType::kBfloat16:
+      return "bfloat16";
   }
   return "unknown";
 }

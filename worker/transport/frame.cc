@@ -144,6 +144,8 @@ v1::ElementType ToProto(ElementType type) {
       return v1::ELEMENT_TYPE_INT32;
     case ElementType::kFloat64:
       return v1::ELEMENT_TYPE_FLOAT64;
+    case ElementType::kBfloat16:
+      return v1::ELEMENT_TYPE_BFLOAT16;
   }
   return v1::ELEMENT_TYPE_UNSPECIFIED;
 }
@@ -156,10 +158,12 @@ absl::StatusOr<ElementType> FromProto(v1::ElementType type) {
       return ElementType::kInt32;
     case v1::ELEMENT_TYPE_FLOAT64:
       return ElementType::kFloat64;
+    case v1::ELEMENT_TYPE_BFLOAT16:
+      return ElementType::kBfloat16;
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("element type ", static_cast<int>(type),
-                       ", expected 1 (float32), 2 (int32) or 3 (float64)"));
+                       ", expected 1 (float32), 2 (int32), 3 (float64) or 4 (bfloat16)"));
   }
 }
 

@@ -213,5 +213,12 @@ TEST(Frame, RefusesTagsNoPlanCanName) {
               HasSubstr("element type 9, expected 1 (float32)"));
 }
 
+TEST(Frame, NamesEveryElementType) {
+  for (const ElementType type : {ElementType::kFloat32, ElementType::kInt32, ElementType::kFloat64,
+                                 ElementType::kBfloat16}) {
+    EXPECT_EQ(*FromProto(ToProto(type)), type);
+  }
+}
+
 }  // namespace
 }  // namespace headrace

@@ -63,6 +63,10 @@ class CpuOps final : public Ops {
   void Zero(float* x, int64_t count) override;
   void Fill(float* x, int64_t count, float value) override;
 
+  // bf16.cc
+  void NarrowBf16(const float* x, uint16_t* y, int64_t count) override;
+  void WidenBf16(const uint16_t* x, float* y, int64_t count) override;
+
   // dropout.cc
   void Dropout(const float* x, float* y, int64_t count, float p, const RandomStream& mask) override;
 
