@@ -302,6 +302,18 @@ TEST_F(CliTest, RefusesToVerifyWithFewerWorkersThanStages) {
   EXPECT_TRUE(fake_->submitted().empty());
 }
 
+TEST_F(CliTest, RefusesToVerifyNumbersThatDependOnTheNumberOfStages) {
+  v1::Job job = done_;
+  job.set_id("j6");
+  job.set_name("halved");
+  job.mutable_spec()->mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+  fake_->AddJob(job);
+  const Result result = Ask({"verify", "halved"});
+  EXPECT_EQ(result.code, ExitCode::kRefused);
+  EXPECT_THAT(result.err, HasSubstr("job j6 (halved) has pipeline.boundary_dtype: bf16"));
+  EXPECT_TRUE(fake_->submitted().empty());
+}
+
 TEST_F(CliTest, VerifiesAJobOfTheLongestName) {
   v1::Job job = done_;
   job.set_id("j5");

@@ -20,6 +20,7 @@ namespace headrace {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Human, SaysTimesAsPeopleDo) {
   EXPECT_EQ(FormatSeconds(0), "0 s");
@@ -224,6 +225,15 @@ TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
        }) {
     EXPECT_THAT(text, HasSubstr(part));
   }
+}
+
+TEST(PlanText, SaysThatBf16BoundariesChangeTheNumbers) {
+  v1::Plan plan = FailedJob().plan();
+  EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("boundaries")));
+  plan.set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+  EXPECT_THAT(RenderPlan(plan, {}, 120),
+              HasSubstr("\nboundaries bf16: half the bytes between stages; numbers differ from "
+                        "fp32's and depend on where stages begin\n"));
 }
 
 TEST(OutcomeText, IsOneLine) {

@@ -241,6 +241,13 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
   HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.recompute", pipeline.recompute(),
                                              v1::RecomputeMode_IsValid(pipeline.recompute()),
                                              "always, except_last or never"));
+  HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.boundary_dtype", pipeline.boundary_dtype(),
+                                             v1::BoundaryDtype_IsValid(pipeline.boundary_dtype()),
+                                             "fp32 or bf16"));
+  if (pipeline.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16 && pipeline.stages() == 1) {
+    return Bad("pipeline.boundary_dtype", "bf16 beside pipeline.stages: 1",
+               "it only with 2 or more stages, or auto: one stage sends nothing");
+  }
   HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.credits", pipeline.credits(), 0, kMaxCredits));
   HEADRACE_RETURN_IF_ERROR(
       CheckNumber("pipeline.wait_timeout_s", pipeline.wait_timeout_s(), Low::kZero));

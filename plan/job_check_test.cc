@@ -110,11 +110,11 @@ TEST(JobCheckTest, RefusesBadData) {
 }
 
 TEST(JobCheckTest, RefusesToEvaluateOnNothing) {
-  ExpectRefusals({{"training.eval_every: 2; expected 0, since data.validation_split is 0",
-                   [](auto* s) {
-                     s->mutable_training()->set_eval_every(2);
-                     s->mutable_data()->set_validation_split(0);
-                   }}});
+  ExpectRefusals(
+      {{"training.eval_every: 2; expected 0, since data.validation_split is 0", [](auto* s) {
+          s->mutable_training()->set_eval_every(2);
+          s->mutable_data()->set_validation_split(0);
+        }}});
 }
 
 TEST(JobCheckTest, RefusesBadModels) {
@@ -218,6 +218,13 @@ TEST(JobCheckTest, RefusesBadPipelines) {
        pipeline([](auto* p) { p->set_schedule(static_cast<v1::ScheduleKind>(5)); })},
       {"pipeline.recompute: unknown value 5; expected always, except_last or never",
        pipeline([](auto* p) { p->set_recompute(static_cast<v1::RecomputeMode>(5)); })},
+      {"pipeline.boundary_dtype: unknown value 9; expected fp32 or bf16",
+       pipeline([](auto* p) { p->set_boundary_dtype(static_cast<v1::BoundaryDtype>(9)); })},
+      {"pipeline.boundary_dtype: bf16 beside pipeline.stages: 1; expected it only with 2 or more",
+       pipeline([](auto* p) {
+         p->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+         p->set_stages(1);
+       })},
       {"pipeline.credits: -1;", pipeline([](auto* p) { p->set_credits(-1); })},
       {"pipeline.wait_timeout_s: -1;", pipeline([](auto* p) { p->set_wait_timeout_s(-1); })},
       {"pipeline.wait_timeout_s: 1e+09; expected at most",

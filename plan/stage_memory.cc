@@ -19,7 +19,25 @@ int64_t OptimizerMoments(const v1::OptimizerSpec& spec) {
 }
 
 int64_t BoundaryBytes(const StageShape& shape) {
+  if (shape.stage > 0) return TravelBytes(shape);
   return InputBytes(shape.model, shape.layers.front(), shape.largest);
+}
+
+int64_t OutputBoundaryBytes(const StageShape& shape) {
+  return shape.stage < shape.num_stages - 1 ? TravelBytes(shape) : 0;
+}
+
+int64_t TravelBytes(const StageShape& shape) {
+  const int64_t element_bytes = shape.bf16_boundaries ? 2 : 4;
+  return AlignUp(element_bytes * shape.largest.tokens() * shape.model.width);
+}
+
+int64_t ConversionBytes(const StageShape& shape) {
+  if (!shape.bf16_boundaries) return 0;
+  int64_t buffers = 0;
+  if (shape.stage > 0) buffers += shape.training ? 2 : 1;
+  if (shape.stage < shape.num_stages - 1) ++buffers;
+  return buffers * AlignUp(4 * shape.largest.tokens() * shape.model.width);
 }
 
 int64_t WorkingSetBytes(const StageShape& shape) {
@@ -103,9 +121,9 @@ StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actio
   }
   bytes.stash = shape.training ? PeakStash(shape, actions).bytes : BoundaryBytes(shape);
   bytes.workspace =
-      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training);
-  bytes.link = LinkBytes(shape, BoundaryBytes(shape),
-                         OutputBytes(shape.model, shape.layers.back(), shape.largest));
+      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training) +
+      ConversionBytes(shape);
+  bytes.link = LinkBytes(shape, BoundaryBytes(shape), OutputBoundaryBytes(shape));
   return bytes;
 }
 

@@ -15,7 +15,8 @@
 //   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (a forward that
 //   keeps
 //               nothing), or two gradients (backward), with the largest layer's temporaries:
-//               whichever is more
+//               whichever is more; with bfloat16 boundaries the layers' ends of them too
+//               (ConversionBytes)
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
 //   with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
@@ -46,6 +47,8 @@ struct StageShape {
   int64_t credits = 2;
   int threads = 1;
   bool training = true;  // false: generate
+  // What travels between stages, and so what is kept of it, is bfloat16 (pipeline.boundary_dtype).
+  bool bf16_boundaries = false;
 };
 
 // What is held at one point of a list.
@@ -70,7 +73,13 @@ struct StageBytes {
 // fp32 values the optimizer keeps per parameter.
 int64_t OptimizerMoments(const v1::OptimizerSpec& spec);
 
-int64_t BoundaryBytes(const StageShape& shape);    // of the stage's input
+int64_t BoundaryBytes(const StageShape& shape);        // of the stage's input, as it is kept
+int64_t OutputBoundaryBytes(const StageShape& shape);  // of what it sends downstream; last stage: 0
+// A micro-batch's [tokens, width] on its way between two stages.
+int64_t TravelBytes(const StageShape& shape);
+// fp32 buffers between layers and bfloat16 boundaries: the input and, in training, its gradient
+// (stage > 0); the output, or in backward its gradient (stage < K−1). 0 with fp32 boundaries.
+int64_t ConversionBytes(const StageShape& shape);
 int64_t WorkingSetBytes(const StageShape& shape);  // of one micro-batch
 // The levels of a list that no other level of it exceeds in both counts, boundaries ascending:
 // whatever the sizes of a stage's tensors are, its peak is at one of them. One level for GPipe and

@@ -111,6 +111,30 @@ TEST(StageMemoryTest, EndsCarryTheTieOnTheirLinks) {
   EXPECT_EQ(StageMemory(Stage(0, 1, 0, 4), actions).link, 0);
 }
 
+// Half a boundary wherever one travels or is kept as it came, and the layers' fp32 ends of them:
+// the input and its gradient, and the output, which B uses for its gradient.
+TEST(StageMemoryTest, Bf16BoundariesAreHalfAsWideAndAreWidenedInWorkspace) {
+  const auto actions = Parse("1F0 1F1 1R0 1B0 1R1 1B1");
+  StageShape shape = Stage(1, 3, 1, 3);
+  const StageBytes fp32 = StageMemory(shape, actions);
+  shape.bf16_boundaries = true;
+  const StageBytes bf16 = StageMemory(shape, actions);
+  EXPECT_EQ(bf16.link, 11 * kBoundary / 2);
+  EXPECT_EQ(bf16.stash, fp32.stash - 2 * kBoundary / 2);
+  EXPECT_EQ(bf16.workspace, fp32.workspace + 3 * kBoundary);
+  EXPECT_EQ(bf16.weights, fp32.weights);
+  shape = Stage(0, 3, 0, 2);
+  shape.bf16_boundaries = true;
+  EXPECT_EQ(ConversionBytes(shape), kBoundary);
+  EXPECT_EQ(BoundaryBytes(shape), kTokens * 4);  // token ids
+  shape = Stage(2, 3, 3, 4);
+  shape.bf16_boundaries = true;
+  EXPECT_EQ(ConversionBytes(shape), 2 * kBoundary);
+  shape = Stage(0, 1, 0, 4);
+  shape.bf16_boundaries = true;
+  EXPECT_EQ(ConversionBytes(shape), 0);
+}
+
 TEST(StageMemoryTest, StageZeroKeepsTokenIdsAsItsBoundary) {
   const StageShape shape = Stage(0, 2, 0, 1);
   EXPECT_EQ(BoundaryBytes(shape), kTokens * 4);

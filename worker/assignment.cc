@@ -109,6 +109,10 @@ absl::Status ReadTraining(const v1::StageAssignment& assignment, StageJob* job) 
   job->validates = training.eval_every() > 0 && split > 0;
   job->shape.largest = job->micro_batches.front();
   job->shape.optimizer_moments = OptimizerMoments(training.optimizer());
+  const v1::BoundaryDtype dtype = assignment.spec().pipeline().boundary_dtype();
+  HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.boundary_dtype", dtype,
+                                      v1::BOUNDARY_DTYPE_UNSPECIFIED, v1::BOUNDARY_DTYPE_BF16));
+  job->shape.bf16_boundaries = dtype == v1::BOUNDARY_DTYPE_BF16;
 
   HEADRACE_ASSIGN_OR_RETURN(job->actions,
                             ParseActions(assignment.plan().stage(job->stage()).actions()));

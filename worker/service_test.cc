@@ -492,6 +492,11 @@ TEST_F(WorkerServiceTest, BadAssignmentsAreRefusedWithTheirReason) {
        [](auto* a) { a->mutable_spec()->mutable_training()->set_sequence_length(13); }},
       {"dataset", [](auto* a) { a->mutable_dataset()->set_sha256("../../etc/passwd"); }},
       {"weights", [](auto* a) { a->add_weights()->set_sha256("x"); }},
+      {"boundary_dtype",
+       [](auto* a) {
+         a->mutable_spec()->mutable_pipeline()->set_boundary_dtype(
+             static_cast<v1::BoundaryDtype>(9));
+       }},
       {"credits", [](auto* a) { a->mutable_spec()->mutable_pipeline()->set_credits(-3); }},
       {"is for worker w9", [](auto* a) { a->mutable_peers(0)->set_worker("w9"); }},
   };

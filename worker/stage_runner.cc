@@ -272,6 +272,7 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
   parts.optimizer = equipment->optimizer();
   parts.ops = equipment->ops();
   parts.stash = equipment->stash();
+  parts.codec = equipment->codec();
   parts.exchange = exchange_.get();
   parts.sampler = equipment->sampler();
   parts.cancelled = &cancelled_;

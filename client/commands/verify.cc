@@ -94,9 +94,9 @@ absl::Status CheckWorkers(Coordinator* coordinator, int64_t stages) {
   int64_t living = 0;
   for (const v1::WorkerInfo& worker : response.workers()) living += worker.alive();
   if (living >= stages) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the job's plan has ", stages, " stages, and ", living, " workers are there; ",
-                   "start more, then verify again"));
+  return absl::FailedPreconditionError(absl::StrCat("the job's plan has ", stages, " stages, and ",
+                                                    living, " workers are there; ",
+                                                    "start more, then verify again"));
 }
 
 absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
@@ -107,6 +107,12 @@ absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
   if (!job.has_plan()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " (", job.name(), ") has no plan yet to replay"));
+  }
+  if (job.spec().pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.id(), " (", job.name(),
+        ") has pipeline.boundary_dtype: bf16, whose numbers "
+        "depend on where stages begin, so K = 1 cannot be compared; verify it with fp32"));
   }
   const int64_t stages = job.plan().stages();
   HEADRACE_RETURN_IF_ERROR(CheckWorkers(coordinator.get(), stages));

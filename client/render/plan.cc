@@ -108,7 +108,13 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
   absl::StrAppend(&out, "predicted  ", FormatSeconds(plan.step_s()), " a step, bubble ",
                   FormatShare(plan.bubble()),
                   " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",
-                  FormatCount(static_cast<double>(plan.parameters())), " parameters\n\n");
+                  FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
+  if (plan.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16 && plan.stages() > 1) {
+    absl::StrAppend(&out,
+                    "boundaries bf16: half the bytes between stages; numbers differ from fp32's "
+                    "and depend on where stages begin\n");
+  }
+  absl::StrAppend(&out, "\n");
   absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
   if (!plan.grid().empty()) {
     absl::StrAppend(&out, "\nschedule\n");

@@ -79,6 +79,10 @@ v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, cons
                         (job.micro_batches() + num_stages - 1));
   plan.set_grid(Grid(trial.schedule));
   plan.set_parameters(parameters);
+  if (job.training) {
+    plan.set_boundary_dtype(job.bf16_boundaries ? v1::BOUNDARY_DTYPE_BF16
+                                                : v1::BOUNDARY_DTYPE_FP32);
+  }
   for (const LayerSpec& layer : job.layers) plan.add_layer_names(layer.name);
   return plan;
 }

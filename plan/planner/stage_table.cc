@@ -83,6 +83,7 @@ StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int thre
   shape.credits = credits;
   shape.threads = threads;
   shape.training = training;
+  shape.bf16_boundaries = bf16_boundaries;
   return shape;
 }
 
@@ -97,6 +98,7 @@ absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
   if (spec.pipeline().recompute() != 0) job.recompute = spec.pipeline().recompute();
   job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
   job.optimizer_moments = OptimizerMoments(spec.training().optimizer());
+  job.bf16_boundaries = spec.pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16;
   return job;
 }
 
@@ -192,8 +194,9 @@ StageCosts StageTable::Costs(int stage, const Cell& cell) const {
   costs.forward_s = layers_->ForwardFlops(cell.first, cell.end) / flops_per_second;
   costs.recompute_s = layers_->RecomputeFlops(cell.first, cell.end) / flops_per_second;
   costs.backward_s = layers_->BackwardFlops(cell.first, cell.end) / flops_per_second;
-  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(layers_->OutputBytes(cell.end - 1));
-  if (stage > 0) costs.gradient_s = LinkSeconds(layers_->InputBytes(cell.first));
+  const int64_t travel_bytes = TravelBytes(Bare(stage));
+  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(travel_bytes);
+  if (stage > 0) costs.gradient_s = LinkSeconds(travel_bytes);
   return costs;
 }
 
@@ -206,7 +209,7 @@ double StageTable::Seconds(int stage, int worker_class, int first, int end) cons
 }
 
 int64_t StageTable::StashBytes(int stage, int first, int end) const {
-  const int64_t boundary = layers_->InputBytes(first);
+  const int64_t boundary = BoundaryBytes(stage);
   if (!layers_->job().training) return boundary;
   const int64_t working_set = layers_->WorkingSetBytes(first, end);
   int64_t peak = 0;
@@ -216,7 +219,7 @@ int64_t StageTable::StashBytes(int stage, int first, int end) const {
   return peak;
 }
 
-int64_t StageTable::LinkBytes(int stage, int first, int end) const {
+StageShape StageTable::Bare(int stage) const {
   const JobShape& job = layers_->job();
   StageShape shape;
   shape.model = job.model;
@@ -225,13 +228,20 @@ int64_t StageTable::LinkBytes(int stage, int first, int end) const {
   shape.largest = job.largest;
   shape.credits = job.credits;
   shape.training = job.training;
-  return headrace::LinkBytes(shape, layers_->InputBytes(first), layers_->OutputBytes(end - 1));
+  shape.bf16_boundaries = job.bf16_boundaries;
+  return shape;
+}
+
+int64_t StageTable::BoundaryBytes(int stage) const {
+  return stage > 0 ? TravelBytes(Bare(stage)) : layers_->InputBytes(0);
 }
 
 int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const {
   const int threads = (*classes_)[worker_class].threads;
+  const StageShape shape = Bare(stage);
   return layers_->StateBytes(first, end) + StashBytes(stage, first, end) +
-         layers_->WorkspaceBytes(first, end, threads) + LinkBytes(stage, first, end);
+         layers_->WorkspaceBytes(first, end, threads) + ConversionBytes(shape) +
+         LinkBytes(shape, BoundaryBytes(stage), OutputBoundaryBytes(shape));
 }
 
 }  // namespace headrace

@@ -32,6 +32,7 @@ struct JobShape {
   int64_t credits = 2;
   int64_t optimizer_moments = 2;
   bool training = true;
+  bool bf16_boundaries = false;
 
   int micro_batches() const { return static_cast<int>(micro_batch_sequences.size()); }
   StageShape Stage(int stage, int num_stages, const Cell& cell, int threads) const;
@@ -100,7 +101,10 @@ class StageTable : public CellCosts {
 
  private:
   int64_t StashBytes(int stage, int first, int end) const;
-  int64_t LinkBytes(int stage, int first, int end) const;
+  // `stage` without its layers, which no boundary depends on.
+  StageShape Bare(int stage) const;
+  // As BoundaryBytes (plan/stage_memory.h).
+  int64_t BoundaryBytes(int stage) const;
 
   LayerTable* layers_;
   const std::vector<WorkerClass>* classes_;

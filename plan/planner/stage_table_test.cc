@@ -49,6 +49,7 @@ TEST(StageTableTest, AgreesWithStageMemoryOnEveryRange) {
       for (const bool tied : {false, true}) {
         for (v1::JobSpec spec : {SmallGpt2(), SmallLlama()}) {
           spec.mutable_model()->set_tie_word_embeddings(tied);
+          if (tied) spec.mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
           spec.mutable_pipeline()->set_schedule(schedule);
           spec.mutable_pipeline()->set_recompute(mode);
           const std::string what = spec.ShortDebugString();
@@ -95,6 +96,19 @@ TEST(StageTableTest, SecondsAreFlopsOverSpeedAndTheLinks) {
   }
   const double link_s = kLinkLatencyS + 2 * 32 * 64 * 4 / kLinkBytesPerSecond;
   EXPECT_NEAR(table.Seconds(1, 0, 2, 4), flops / 10e9 + 2 * link_s, 1e-12);
+}
+
+TEST(StageTableTest, Bf16BoundariesHalveTheTimeOnALink) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+  const JobShape job = *ResolveTraining(spec);
+  const std::vector<WorkerClass> classes = {{10e9, 0, 1, {}}};
+  LayerTable layers(&job);
+  const StageTable table(&layers, &classes, 3, std::vector<std::vector<StashLevel>>(3));
+  const StageCosts costs = table.Costs(1, {2, 4, 0});
+  EXPECT_NEAR(costs.activation_s, kLinkLatencyS + 2 * 32 * 64 * 2 / kLinkBytesPerSecond, 1e-12);
+  EXPECT_EQ(costs.gradient_s, costs.activation_s);
+  EXPECT_FALSE(ResolveGenerate(spec)->bf16_boundaries);
 }
 
 TEST(RangeMaxTest, EqualsALoop) {

@@ -48,7 +48,10 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
         output, parts_.exchange->Prepare(v1::MESSAGE_KIND_EVAL_ACTIVATION, job_.BoundaryShape(m)));
   }
   parts_.exchange->Record("evaluate");
-  const double loss = parts_.model->Forward(mb, input, output.tensor.f32(), nullptr);
+  float* const y = parts_.codec->Output(output.tensor);
+  const double loss = parts_.model->Forward(
+      mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, nullptr);
+  parts_.codec->Close(y, output.tensor);
   parts_.stash->Release(m);
   if (!job_.last()) {
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));

@@ -149,7 +149,8 @@ absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int
   }
   Outgoing outgoing;
   outgoing.tag.kind = kind;
-  outgoing.tensor = {slot->data(), ElementType::kFloat32, std::move(shape)};
+  const ElementType type = IsPipelined(kind) ? job_.boundary_type() : ElementType::kFloat32;
+  outgoing.tensor = {slot->data(), type, std::move(shape)};
   outgoing.slot = *std::move(slot);
   return outgoing;
 }

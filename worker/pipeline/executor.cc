@@ -29,6 +29,7 @@ Executor::Executor(const StageJob* job, const StageParts& parts)
       parts_(parts),
       model_(*parts.model),
       stash_(*parts.stash),
+      codec_(*parts.codec),
       exchange_(*parts.exchange),
       update_(job, parts),
       evaluation_(job, parts),
@@ -107,7 +108,9 @@ absl::Status Executor::Forward(int m) {
   exchange_.Record("forward");
   {
     Stopwatch compute(&times_.compute);
-    losses_[m] = model_.Forward(Describe(m), input, output.tensor.f32(), kept);
+    float* const y = codec_.Output(output.tensor);
+    losses_[m] = model_.Forward(Describe(m), Widened(m, input), y, kept);
+    codec_.Close(y, output.tensor);
   }
   if (job_.last()) return absl::OkStatus();
   return exchange_.Send(job_.stage() + 1, std::move(output));
@@ -117,7 +120,7 @@ absl::Status Executor::Recompute(int m) {
   HEADRACE_ASSIGN_OR_RETURN(void* kept, stash_.OpenWorkingSet(m));
   exchange_.Record("recompute");
   Stopwatch recompute(&times_.recompute);
-  model_.Recompute(Describe(m), stash_.boundary(m), kept);
+  model_.Recompute(Describe(m), Widened(m, stash_.boundary(m)), kept);
   return absl::OkStatus();
 }
 
@@ -135,8 +138,10 @@ absl::Status Executor::Backward(int m) {
   exchange_.Record("backward");
   {
     Stopwatch compute(&times_.compute);
-    model_.Backward(Describe(m), stash_.boundary(m), stash_.working_set(m),
-                    output_gradient.tensor.f32(), input_gradient.tensor.f32());
+    float* const dx = codec_.InputGradient(input_gradient.tensor);
+    model_.Backward(Describe(m), Widened(m, stash_.boundary(m)), stash_.working_set(m),
+                    codec_.OutputGradient(output_gradient.tensor), dx);
+    codec_.Close(dx, input_gradient.tensor);
   }
   stash_.Release(m);
   output_gradient = Received{};
@@ -156,6 +161,10 @@ absl::StatusOr<const void*> Executor::TakeBoundary(int m) {
                             exchange_.Take(v1::MESSAGE_KIND_ACTIVATION, job_.stage() - 1));
   stash_.KeepBoundary(m, std::move(activation.slot));
   return stash_.boundary(m);
+}
+
+const void* Executor::Widened(int m, const void* boundary) {
+  return codec_.Input(boundary, job_.micro_batches[m].tokens() * job_.shape.model.width);
 }
 
 MicroBatch Executor::Describe(int m) {

@@ -66,6 +66,8 @@ class Executor {
   // The stage's input of `m`, kept until B: ids on the first stage, else what the stage before
   // sent.
   absl::StatusOr<const void*> TakeBoundary(int m);
+  // The same as the layers read it.
+  const void* Widened(int m, const void* boundary);
   // `m` as the layers see it; on the last stage with its targets.
   MicroBatch Describe(int m);
   // Mean over all tokens, of the sums of micro-batches added in ascending order.
@@ -77,6 +79,7 @@ class Executor {
   const StageParts parts_;
   StageModel& model_;
   Stash& stash_;
+  BoundaryCodec& codec_;
   Exchange& exchange_;
   Update update_;
   Evaluation evaluation_;

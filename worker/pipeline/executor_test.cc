@@ -3,6 +3,7 @@
 #include "worker/pipeline/executor.h"
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -76,6 +77,8 @@ class FakeOutbox final : public Outbox {
                                     outgoing.tag.micro_batch, " to ", to_stage);
     if (outgoing.tensor.type == ElementType::kFloat32) {
       absl::StrAppend(&what, " = ", outgoing.tensor.f32()[0]);
+    } else if (outgoing.tensor.type == ElementType::kBfloat16) {
+      absl::StrAppend(&what, " = bf16 ", std::bit_cast<float>(outgoing.tensor.bf16()[0] << 16));
     } else {
       for (int64_t i = 0; i < outgoing.tensor.elements(); ++i) {
         absl::StrAppend(&what, i == 0 ? " = " : " ", outgoing.tensor.f64()[i]);
@@ -94,8 +97,9 @@ class FakeOutbox final : public Outbox {
 };
 
 // Stage 1 of 3, one block, two micro-batches.
-StageJob MiddleJob(bool recompute) {
+StageJob MiddleJob(bool recompute, v1::BoundaryDtype dtype) {
   v1::StageAssignment assignment;
+  assignment.mutable_spec()->mutable_pipeline()->set_boundary_dtype(dtype);
   assignment.set_job_id("j1");
   assignment.set_stage(1);
   v1::ModelSpec* model = assignment.mutable_spec()->mutable_model();
@@ -122,10 +126,13 @@ StageJob MiddleJob(bool recompute) {
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  explicit ExecutorTest(bool recompute = true) : job_(MiddleJob(recompute)) {
+  explicit ExecutorTest(bool recompute = true,
+                        v1::BoundaryDtype dtype = v1::BOUNDARY_DTYPE_UNSPECIFIED)
+      : job_(MiddleJob(recompute, dtype)) {
     arena_ = *Arena::Create(1 << 20);
     ops_ = CreateCpuOps(1);
     stash_ = *Stash::Create(job_.shape, job_.actions, 2, arena_.get());
+    codec_ = *BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get());
     pools_ = *LinkPools::Create(job_, stash_->boundary_pool(), arena_.get());
     inbox_ = std::make_unique<Inbox>([this](const Tag& tag) { return Expect(job_, pools_, tag); });
     exchange_ = std::make_unique<Exchange>(&job_, pools_, inbox_.get(), &outbox_, &recorder_);
@@ -134,6 +141,7 @@ class ExecutorTest : public ::testing::Test {
     parts.optimizer = &optimizer_;
     parts.ops = ops_.get();
     parts.stash = stash_.get();
+    parts.codec = codec_.get();
     parts.exchange = exchange_.get();
     parts.cancelled = &cancelled_;
     executor_ = std::make_unique<Executor>(&job_, parts);
@@ -152,6 +160,8 @@ class ExecutorTest : public ::testing::Test {
     ASSERT_TRUE(received.ok()) << received.status();
     for (size_t i = 0; i < values.size(); ++i) {
       if (type == ElementType::kFloat32) received->tensor.f32()[i] = static_cast<float>(values[i]);
+      const float value = static_cast<float>(values[i]);
+      if (type == ElementType::kBfloat16) ops_->NarrowBf16(&value, received->tensor.bf16() + i, 1);
       if (type == ElementType::kFloat64) {
         std::memcpy(static_cast<char*>(received->tensor.data) + 8 * i, &values[i], 8);
       }
@@ -180,6 +190,7 @@ class ExecutorTest : public ::testing::Test {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Stash> stash_;
+  std::unique_ptr<BoundaryCodec> codec_;
   LinkPools pools_;
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<Exchange> exchange_;
@@ -208,6 +219,48 @@ TEST_F(ExecutorTest, DoesWhatTheListSaysAndSendsWhatFollowsFromIt) {
                           HasSubstr("to 0 = 16 1.5 0"), HasSubstr("update 1 scale 0.25")));
   EXPECT_EQ(arena_->in_use(MemoryKind::kStash), 0);
   EXPECT_EQ(arena_->in_use(MemoryKind::kLink), 0);
+}
+
+class Bf16ExecutorTest : public ExecutorTest {
+ protected:
+  Bf16ExecutorTest() : ExecutorTest(/*recompute=*/true, v1::BOUNDARY_DTYPE_BF16) {}
+};
+
+// bfloat16 has 8 significant bits: 257 = 256 + 1 lies between 256 and 258 and goes to the even one.
+TEST_F(Bf16ExecutorTest, RoundsWhatItSendsAndKeepsWhatArrived) {
+  Arrives(v1::MESSAGE_KIND_ACTIVATION, 0, 0, ElementType::kBfloat16, {3, 4}, {256});
+  Arrives(v1::MESSAGE_KIND_ACTIVATION, 0, 1, ElementType::kBfloat16, {3, 4}, {5});
+  Arrives(v1::MESSAGE_KIND_GRADIENT, 2, 0, ElementType::kBfloat16, {3, 4}, {1});
+  Arrives(v1::MESSAGE_KIND_GRADIENT, 2, 1, ElementType::kBfloat16, {3, 4}, {51.5});
+  DecisionArrives(1, 1, 0);
+  const absl::StatusOr<StepOutcome> outcome = executor_->RunStep(1);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_THAT(log_, Contains("send activation 0 to 2 = bf16 256"));
+  EXPECT_THAT(log_, Contains("send activation 1 to 2 = bf16 6"));
+  EXPECT_THAT(log_, Contains("send gradient 0 to 0 = bf16 256"));
+  EXPECT_THAT(log_, Contains("send gradient 1 to 0 = bf16 258"));  // 257.5
+  EXPECT_EQ(arena_->peak(MemoryKind::kStash),
+            2 * 64 + WorkingSetBytes(job_.shape));  // 2 · 12 bytes, aligned
+}
+
+TEST_F(Bf16ExecutorTest, ABoundaryOfAnotherTypeIsRefused) {
+  Tag tag;
+  tag.kind = v1::MESSAGE_KIND_ACTIVATION;
+  tag.from_stage = 0;
+  tag.step = 1;
+  tag.chunk = 1;
+  EXPECT_THAT(inbox_->Prepare(tag, ElementType::kFloat32, {3, 4}).status().message(),
+              HasSubstr("float32 [3, 4] arrived, expected bfloat16 [3, 4]"));
+}
+
+TEST_F(ExecutorTest, ABfloat16BoundaryIsRefusedWhereThePlanSaysFp32) {
+  Tag tag;
+  tag.kind = v1::MESSAGE_KIND_GRADIENT;
+  tag.from_stage = 2;
+  tag.step = 1;
+  tag.chunk = 1;
+  EXPECT_THAT(inbox_->Prepare(tag, ElementType::kBfloat16, {3, 4}).status().message(),
+              HasSubstr("bfloat16 [3, 4] arrived, expected float32 [3, 4]"));
 }
 
 TEST_F(KeepingExecutorTest, KeepsEverythingInForwardWhereTheListHasNoRecompute) {

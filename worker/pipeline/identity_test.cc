@@ -146,6 +146,52 @@ TEST_F(IdentityTest, FewerMicroBatchesThanStagesIsOrdinary) {
   }
 }
 
+v1::StageAssignment WithBf16Boundaries(v1::StageAssignment assignment) {
+  assignment.mutable_spec()->mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+  return assignment;
+}
+
+TEST_F(IdentityTest, Bf16BoundariesGiveTheSameBitsForEveryScheduleOfOnePartition) {
+  for (const v1::StageAssignment& fp32 : {Gpt2Job(), LlamaJob()}) {
+    const v1::StageAssignment bf16 = WithBf16Boundaries(fp32);
+    for (int k = 2; k <= kLayers; ++k) {
+      const Numbers reference = Summarise(RunStages(bf16, k, false, Mode::kNever));
+      for (bool one_f_one_b : {false, true}) {
+        for (Mode mode : {Mode::kAlways, Mode::kExceptLast, Mode::kNever}) {
+          EXPECT_EQ(Summarise(RunStages(bf16, k, one_f_one_b, mode)), reference)
+              << "K = " << k << (one_f_one_b ? ", 1f1b" : ", gpipe") << ", recompute mode "
+              << static_cast<int>(mode);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(IdentityTest, Bf16BoundariesChangeNothingWhereThereAreNone) {
+  EXPECT_EQ(Summarise(RunStages(WithBf16Boundaries(Gpt2Job()), 1, false, Mode::kAlways)),
+            Summarise(RunStages(Gpt2Job(), 1, false, Mode::kAlways)));
+}
+
+TEST_F(IdentityTest, Bf16BoundariesHalveTheBytesAndStayNearTheNumbers) {
+  for (const v1::StageAssignment& assignment : {Gpt2Job(), LlamaJob()}) {
+    const auto fp32 = RunStages(assignment, 3, true, Mode::kAlways);
+    const auto bf16 = RunStages(WithBf16Boundaries(assignment), 3, true, Mode::kAlways);
+    EXPECT_FALSE(Summarise(bf16) == Summarise(fp32));
+    for (size_t s = 0; s < fp32.back().steps.size(); ++s) {
+      const double loss = fp32.back().steps[s].loss();
+      EXPECT_NEAR(bf16.back().steps[s].loss(), loss, 0.01 * loss) << "step " << s + 1;
+    }
+    for (size_t k = 0; k < fp32.size(); ++k) {
+      EXPECT_GT(bf16[k].boundary_bytes, 0) << "stage " << k;
+      EXPECT_EQ(2 * bf16[k].boundary_bytes, fp32[k].boundary_bytes) << "stage " << k;
+      EXPECT_EQ(bf16[k].peak.stash(), bf16[k].predicted.stash) << "stage " << k;
+      EXPECT_EQ(bf16[k].peak.workspace(), bf16[k].predicted.workspace) << "stage " << k;
+      EXPECT_LE(bf16[k].peak.link(), bf16[k].predicted.link) << "stage " << k;
+      EXPECT_LT(bf16[k].predicted.link, fp32[k].predicted.link) << "stage " << k;
+    }
+  }
+}
+
 TEST_F(IdentityTest, TrainsAtAll) {
   v1::StageAssignment assignment = LlamaJob();
   assignment.mutable_spec()->mutable_training()->set_steps(30);

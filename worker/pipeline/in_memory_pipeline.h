@@ -43,6 +43,7 @@ class InMemoryOutbox final : public Outbox {
         }
         if (closed_) return absl::CancelledError("closed");
         ++in_flight;
+        boundary_bytes_ += outgoing.tensor.bytes();
       }
     }
     absl::StatusOr<Received> received =
@@ -59,6 +60,12 @@ class InMemoryOutbox final : public Outbox {
     --in_flight_[{to_stage, CreditClassOf(kind)}];
   }
 
+  // Bytes of all activations and gradients sent.
+  int64_t boundary_bytes() {
+    absl::MutexLock lock(&mu_);
+    return boundary_bytes_;
+  }
+
   absl::Status Finish(absl::Time) override { return absl::OkStatus(); }
   void Close() override {
     absl::MutexLock lock(&mu_);
@@ -70,6 +77,7 @@ class InMemoryOutbox final : public Outbox {
   const std::vector<Inbox*> inboxes_;
   absl::Mutex mu_;
   std::map<std::pair<int, CreditClass>, int> in_flight_ ABSL_GUARDED_BY(mu_);
+  int64_t boundary_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -141,6 +149,7 @@ struct StageResult {
   std::vector<int32_t> drawn;
   v1::MemoryBytes peak;
   StageBytes predicted;
+  int64_t boundary_bytes = 0;  // sent
   std::vector<std::string> flight;
 };
 
@@ -199,6 +208,7 @@ class InMemoryPipeline {
     if (stage->equipment == nullptr) return;
     stage->result.peak = stage->equipment->PeakMemory();
     stage->result.predicted = StageMemory(stage->job.shape, stage->job.actions);
+    if (stage->outbox != nullptr) stage->result.boundary_bytes = stage->outbox->boundary_bytes();
     stage->result.flight = stage->recorder.Entries();
     for (const Parameter& p : stage->equipment->model()->parameters()) {
       if (p.borrowed) continue;
@@ -243,6 +253,7 @@ class InMemoryPipeline {
     parts.optimizer = e.optimizer();
     parts.ops = e.ops();
     parts.stash = e.stash();
+    parts.codec = e.codec();
     parts.exchange = &exchange;
     parts.sampler = e.sampler();
     parts.cancelled = &stage->cancelled;

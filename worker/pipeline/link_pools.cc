@@ -8,10 +8,6 @@
 namespace headrace {
 namespace {
 
-int64_t OutputBoundaryBytes(const StageJob& job) {
-  return OutputBytes(job.shape.model, job.shape.layers.back(), job.shape.largest);
-}
-
 int64_t TieBytes(const StageJob& job) {
   return AlignUp(4 * job.shape.model.vocabulary * job.shape.model.width);
 }
@@ -93,7 +89,7 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
     HEADRACE_ASSIGN_OR_RETURN(*pool, arena->CarvePool(name, bytes, slots));
     return absl::OkStatus();
   };
-  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job);
+  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job.shape);
   pools.activations_in = job.first() ? nullptr : boundary_pool;
   if (!job.last()) {
     HEADRACE_RETURN_IF_ERROR(carve("activations out", out, credits + 1, &pools.activations_out));
@@ -114,7 +110,7 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
 
 int64_t LinkPools::CarvedBytes(const StageJob& job) {
   const int64_t slots = job.shape.credits + 1;
-  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job);
+  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job.shape);
   int64_t bytes = 0;
   if (!job.first() && !job.generates) bytes += slots * in;
   if (!job.last()) bytes += slots * out * (job.generates ? 1 : 2);
@@ -168,6 +164,7 @@ absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, 
       const int64_t tokens =
           job.generates ? GenerateLength(job, tag.step)
                         : job.micro_batches[tag.micro_batch % job.micro_batches.size()].tokens();
+      expected.type = job.boundary_type();
       expected.shape = {tokens, job.shape.model.width};
     }
   }

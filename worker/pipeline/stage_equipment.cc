@@ -46,6 +46,7 @@ absl::Status StageEquipment::Carve() {
   }
   HEADRACE_ASSIGN_OR_RETURN(
       stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get()));
+  HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get()));
   HEADRACE_ASSIGN_OR_RETURN(pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get()));
   inbox_ = std::make_unique<Inbox>(
       [job = &job_, pools = pools_](const Tag& tag) { return Expect(*job, pools, tag); });

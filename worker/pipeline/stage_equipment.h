@@ -14,6 +14,7 @@
 #include "worker/data/sampler.h"
 #include "worker/layers/stage_model.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/pipeline/boundary_codec.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/link_pools.h"
 #include "worker/pipeline/stage_job.h"
@@ -38,6 +39,7 @@ class StageEquipment {
   Optimizer* optimizer() { return optimizer_.get(); }  // null when generating
   Ops* ops() { return ops_.get(); }
   Stash* stash() { return stash_.get(); }
+  BoundaryCodec* codec() { return codec_.get(); }
   Inbox* inbox() { return inbox_.get(); }
   const LinkPools& pools() const { return pools_; }
   const Sampler* sampler() const { return sampler_ ? &*sampler_ : nullptr; }
@@ -57,6 +59,7 @@ class StageEquipment {
   std::unique_ptr<StageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Stash> stash_;
+  std::unique_ptr<BoundaryCodec> codec_;
   LinkPools pools_;
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<TokenFile> tokens_;

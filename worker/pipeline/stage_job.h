@@ -12,6 +12,7 @@
 #include "headrace/v1/worker.pb.h"
 #include "plan/action.h"
 #include "plan/stage_memory.h"
+#include "worker/backend/tensor.h"
 
 namespace headrace {
 
@@ -47,6 +48,10 @@ struct StageJob {
   // Of every activation and gradient of micro-batch `m`: [tokens, width].
   std::vector<int64_t> BoundaryShape(int m) const {
     return {micro_batches[m].tokens(), shape.model.width};
+  }
+  // Of the same: what pipeline.boundary_dtype says.
+  ElementType boundary_type() const {
+    return shape.bf16_boundaries ? ElementType::kBfloat16 : ElementType::kFloat32;
   }
   int64_t tokens() const {  // of a whole mini-batch
     int64_t n = 0;

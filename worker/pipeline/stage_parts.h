@@ -9,6 +9,7 @@
 #include "worker/data/sampler.h"
 #include "worker/layers/stage_model.h"
 #include "worker/optimizer/optimizer.h"
+#include "worker/pipeline/boundary_codec.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/stage_job.h"
 #include "worker/pipeline/stash.h"
@@ -20,6 +21,7 @@ struct StageParts {
   Optimizer* optimizer = nullptr;  // training
   Ops* ops = nullptr;
   Stash* stash = nullptr;
+  BoundaryCodec* codec = nullptr;  // training
   Exchange* exchange = nullptr;
   const Sampler* sampler = nullptr;  // training: first and last stage
   const std::atomic<bool>* cancelled = nullptr;
