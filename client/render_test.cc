@@ -168,6 +168,8 @@ v1::Job FailedJob() {
   plan->set_micro_batches(3);
   plan->set_schedule(v1::SCHEDULE_KIND_1F1B);
   plan->set_recompute(v1::RECOMPUTE_MODE_ALWAYS);
+  plan->set_precision(v1::PRECISION_BF16);
+  plan->set_bf16_emulate(true);
   for (int n : {3, 2, 2}) plan->add_micro_batch_sequences(n);
   plan->set_step_s(0.4);
   plan->set_bubble(0.2);
@@ -209,7 +211,7 @@ TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
            "loss       3.5000 at step 2, from 4.5000\n",
            "plan       2 stages, 3 micro-batches (1 × 3 + 2 × 2 sequences), schedule 1f1b, "
            "recompute "
-           "always\n",
+           "always, precision bf16 (emulated)\n",
            "predicted  400 ms a step, bubble 20.0 % beside (K−1)/(M+K−1) = 25.0 %; 1.2 M "
            "parameters\n",
            "      0  w0      embedding … block 0",

@@ -12,9 +12,9 @@ namespace headrace {
 std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers) {
   std::vector<PlanWorker> planned;
   for (const v1::WorkerInfo& worker : workers) {
-    planned.push_back(PlanWorker{worker.name(), worker.flops_per_second(),
-                                 worker.memory_limit_bytes(),
-                                 static_cast<int>(std::clamp<int64_t>(worker.threads(), 1, 1024))});
+    planned.push_back(PlanWorker{
+        worker.name(), worker.flops_per_second(), worker.memory_limit_bytes(),
+        static_cast<int>(std::clamp<int64_t>(worker.threads(), 1, 1024)), worker.bf16()});
   }
   return planned;
 }
@@ -210,9 +210,8 @@ JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
     blocker_ = &run;
     return Placing::kBlocks;
   }
-  run.Wait(living == 0
-               ? std::string("waits for workers: none is there")
-               : absl::StrCat("waits for workers", count, ": ", plan.status().message()),
+  run.Wait(living == 0 ? std::string("waits for workers: none is there")
+                       : absl::StrCat("waits for workers", count, ": ", plan.status().message()),
            turn);
   return Placing::kPassed;
 }

@@ -225,8 +225,13 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
     HEADRACE_RETURN_IF_ERROR(
         CheckRange(path + "eval_batches", training.eval_batches(), 1, kMaxBatch));
   }
-  return CheckOptionalEnum(path + "precision", training.precision(),
-                           v1::Precision_IsValid(training.precision()), "fp32");
+  HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum(path + "precision", training.precision(),
+                                             v1::Precision_IsValid(training.precision()),
+                                             "fp32 or bf16"));
+  if (training.bf16_emulate() && training.precision() != v1::PRECISION_BF16) {
+    return Bad(path + "bf16_emulate", "true", "it only with precision: bf16");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model) {

@@ -148,8 +148,10 @@ TEST(JobCheckTest, RefusesBadTrainingSizes) {
       {"training.clip_norm: nan;", [](auto* s) { s->mutable_training()->set_clip_norm(kNan); }},
       {"training.eval_every: -1;", [](auto* s) { s->mutable_training()->set_eval_every(-1); }},
       {"training.eval_batches: 0;", [](auto* s) { s->mutable_training()->set_eval_batches(0); }},
-      {"training.precision: unknown value 7; expected fp32",
+      {"training.precision: unknown value 7; expected fp32 or bf16",
        [](auto* s) { s->mutable_training()->set_precision(static_cast<v1::Precision>(7)); }},
+      {"training.bf16_emulate: true; expected it only with precision: bf16",
+       [](auto* s) { s->mutable_training()->set_bf16_emulate(true); }},
   });
 }
 

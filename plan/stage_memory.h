@@ -34,6 +34,7 @@
 
 #include "plan/action.h"
 #include "plan/layer_spec.h"
+#include "plan/precision.h"
 
 namespace headrace {
 
@@ -49,6 +50,7 @@ struct StageShape {
   bool training = true;  // false: generate
   // What travels between stages, and so what is kept of it, is bfloat16 (pipeline.boundary_dtype).
   bool bf16_boundaries = false;
+  Precision precision = Precision::kFp32;
 };
 
 // What is held at one point of a list.

@@ -159,6 +159,13 @@ absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPrecision(const StageJob& job, const WorkerLimits& limits) {
+  if (job.shape.precision == Precision::kFp32 || limits.bf16) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "stage ", job.stage(), " has precision bf16, which the CPU of worker ", job.worker(),
+      " cannot multiply (avx512_bf16); training.bf16_emulate: true computes it on any CPU"));
+}
+
 absl::Status CheckMemory(const StageJob& job, const WorkerLimits& limits) {
   const StageBytes need = StageMemory(job.shape, job.actions);
   if (need.total() <= limits.memory_bytes) return absl::OkStatus();
@@ -184,6 +191,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   job.shape.stage = assignment.stage();
   job.shape.num_stages = assignment.plan().stage_size();
   job.shape.threads = limits.threads;
+  job.shape.precision = PrecisionOf(assignment.spec().training());
   const v1::StagePlan& stage = assignment.plan().stage(job.stage());
   const std::vector<LayerSpec> layers = BuildLayers(job.shape.model);
   job.shape.layers.assign(layers.begin() + stage.first_layer(), layers.begin() + stage.end_layer());
@@ -202,6 +210,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   job.hash_tensors = assignment.options().hash_tensors();
   HEADRACE_RETURN_IF_ERROR(assignment.has_generate() ? ReadGenerate(assignment, &job)
                                                      : ReadTraining(assignment, &job));
+  HEADRACE_RETURN_IF_ERROR(CheckPrecision(job, limits));
   HEADRACE_RETURN_IF_ERROR(CheckMemory(job, limits));
   return job;
 }

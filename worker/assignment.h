@@ -16,8 +16,10 @@ namespace headrace {
 struct WorkerLimits {
   int64_t memory_bytes = 0;
   int threads = 1;
+  bool bf16 = false;  // its processor multiplies bf16
 };
 
+//   FAILED_PRECONDITION  precision bf16 without emulation, on a processor that has not got it
 //   INVALID_ARGUMENT    a field is missing, out of range or contradicts another; a bad action list
 //   RESOURCE_EXHAUSTED  the stage needs more memory than the worker has; names stage, kinds and
 //   bytes

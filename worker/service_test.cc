@@ -509,6 +509,15 @@ TEST_F(WorkerServiceTest, BadAssignmentsAreRefusedWithTheirReason) {
   }
 }
 
+TEST_F(WorkerServiceTest, Bf16IsRefusedWhereTheCpuHasItNot) {
+  v1::StageAssignment assignment = Job(0, 1, 1);
+  assignment.mutable_spec()->mutable_training()->set_precision(v1::PRECISION_BF16);
+  const grpc::Status status = workers_[0]->Assign(assignment);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("the CPU of worker w0"));
+  EXPECT_THAT(status.error_message(), HasSubstr("training.bf16_emulate: true"));
+}
+
 TEST_F(WorkerServiceTest, AStageThatDoesNotFitIsRefusedNamingItsBytes) {
   v1::StageAssignment assignment = Job(0, 1, 1);
   assignment.mutable_spec()->mutable_model()->set_n_embd(1 << 14);

@@ -43,6 +43,13 @@ std::string Word(Enum value, const google::protobuf::EnumDescriptor* type) {
   return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : EnumWord(*descriptor);
 }
 
+// ", precision bf16 (emulated)"; nothing in a plan older than precisions.
+std::string Precision(const v1::Plan& plan) {
+  if (plan.precision() == v1::PRECISION_UNSPECIFIED) return "";
+  return absl::StrCat(", precision ", Word(plan.precision(), v1::Precision_descriptor()),
+                      plan.bf16_emulate() ? " (emulated)" : "");
+}
+
 std::string StageTable(const v1::Plan& plan, int width) {
   Table table({{"STAGE", Align::kRight},
                {"WORKER"},
@@ -104,7 +111,7 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
       absl::StrCat("plan       ", plan.stages(), plan.stages() == 1 ? " stage, " : " stages, ",
                    plan.micro_batches(), " micro-batches (", Sequences(plan), "), schedule ",
                    Word(plan.schedule(), v1::ScheduleKind_descriptor()), ", recompute ",
-                   Word(plan.recompute(), v1::RecomputeMode_descriptor()), "\n");
+                   Word(plan.recompute(), v1::RecomputeMode_descriptor()), Precision(plan), "\n");
   absl::StrAppend(&out, "predicted  ", FormatSeconds(plan.step_s()), " a step, bubble ",
                   FormatShare(plan.bubble()),
                   " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "plan/job_check.h"
 #include "plan/planner/advice.h"
@@ -15,10 +16,37 @@ namespace {
 
 // A grid beyond this is no longer read, and would fill messages.
 constexpr size_t kMaxGridCells = 10'000;
+// Workers an error names.
+constexpr size_t kMostNames = 8;
 
 absl::Status TooFewWorkers(int64_t needed, size_t has) {
   return absl::UnavailableError(
       absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers", ", has ", has));
+}
+
+// Those of `workers` that can compute in the job's precision, if that are `needed`.
+absl::StatusOr<std::vector<PlanWorker>> Capable(const JobShape& job, int64_t needed,
+                                                const std::vector<PlanWorker>& workers) {
+  if (static_cast<int64_t>(workers.size()) < needed) return TooFewWorkers(needed, workers.size());
+  if (job.precision != Precision::kBf16) return workers;
+  std::vector<PlanWorker> capable;
+  std::vector<std::string> others;
+  for (const PlanWorker& worker : workers) {
+    if (worker.bf16) {
+      capable.push_back(worker);
+    } else {
+      others.push_back(worker.name);
+    }
+  }
+  if (static_cast<int64_t>(capable.size()) >= needed) return capable;
+  const size_t more = others.size() - std::min(others.size(), kMostNames);
+  others.resize(others.size() - more);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "precision bf16 needs ", needed, needed == 1 ? " worker" : " workers",
+      " whose CPU multiplies bf16 (avx512_bf16), has ", capable.size(), ": ",
+      absl::StrJoin(others, ", "), more > 0 ? absl::StrCat(" and ", more, " others") : "",
+      others.size() == 1 ? " has not" : " have not",
+      "; training.bf16_emulate: true computes it on any CPU, slowly"));
 }
 
 void FillMemory(const StageBytes& bytes, v1::MemoryBytes* memory) {
@@ -65,6 +93,8 @@ v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   plan.set_micro_batches(job.micro_batches());
   plan.set_schedule(job.schedule);
   plan.set_recompute(job.recompute);
+  plan.set_precision(job.precision == Precision::kFp32 ? v1::PRECISION_FP32 : v1::PRECISION_BF16);
+  plan.set_bf16_emulate(job.precision == Precision::kBf16Emulated);
   for (const int64_t sequences : job.micro_batch_sequences) {
     plan.add_micro_batch_sequences(sequences);
   }
@@ -105,14 +135,12 @@ absl::StatusOr<std::optional<Trial>> FastestOf(const JobShape& job,
 }  // namespace
 
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
-                                 const std::vector<PlanWorker>& workers, Advice advice) {
+                                 const std::vector<PlanWorker>& all, Advice advice) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(spec, dataset));
   HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveTraining(spec));
   const int64_t stages = spec.pipeline().stages();
-  if (workers.empty() || static_cast<int64_t>(workers.size()) < stages) {
-    return TooFewWorkers(std::max<int64_t>(stages, 1), workers.size());
-  }
   const int first = std::max(static_cast<int>(stages), 1);
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, first, all));
   const int last =
       stages > 0 ? first : static_cast<int>(std::min(workers.size(), job.layers.size()));
   HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, first, last));
@@ -121,9 +149,9 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
 }
 
 absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
-                                      const std::vector<PlanWorker>& workers) {
+                                      const std::vector<PlanWorker>& all) {
   HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveGenerate(spec));
-  if (workers.empty()) return TooFewWorkers(1, 0);
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, 1, all));
   const int last = static_cast<int>(std::min(workers.size(), job.layers.size()));
   HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, 1, last));
   if (!best) return ExplainGenerateMisfit(job, workers);

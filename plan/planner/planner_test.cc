@@ -159,6 +159,32 @@ TEST(PlannerTest, TooFewWorkersCanWait) {
   EXPECT_EQ(PlanJob(spec, nullptr, {}).status(), absl::UnavailableError("needs 1 worker, has 0"));
 }
 
+TEST(PlannerTest, Bf16TakesWorkersWhoseCpuHasItOrSaysWhoHasNot) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_training()->set_precision(v1::PRECISION_BF16);
+  std::vector<PlanWorker> workers = EqualWorkers(3, kPlenty);
+  workers[1].bf16 = false;
+  spec.mutable_pipeline()->set_stages(2);
+  const v1::Plan plan = PlanOk(spec, workers);
+  EXPECT_EQ(plan.precision(), v1::PRECISION_BF16);
+  EXPECT_EQ(plan.stage(0).worker(), "w0");
+  EXPECT_EQ(plan.stage(1).worker(), "w2");
+  spec.mutable_pipeline()->set_stages(3);
+  EXPECT_EQ(Refusal(spec, workers),
+            "precision bf16 needs 3 workers whose CPU multiplies bf16 (avx512_bf16), has 2: w1 has "
+            "not; training.bf16_emulate: true computes it on any CPU, slowly");
+  spec.mutable_pipeline()->set_stages(4);
+  EXPECT_EQ(PlanJob(spec, nullptr, workers).status(),
+            absl::UnavailableError("needs 4 workers, has 3"));
+  spec.mutable_pipeline()->set_stages(3);
+  spec.mutable_training()->set_bf16_emulate(true);
+  EXPECT_TRUE(PlanOk(spec, workers).bf16_emulate());
+  EXPECT_EQ(PlanOk(SmallGpt2(), workers).precision(), v1::PRECISION_FP32);
+  spec.mutable_training()->set_bf16_emulate(false);
+  workers[0].bf16 = workers[2].bf16 = false;
+  EXPECT_EQ(PlanGenerate(spec, workers).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(PlannerTest, MoreStagesThanLayersIsAnError) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_pipeline()->set_stages(9);

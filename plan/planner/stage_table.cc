@@ -84,6 +84,7 @@ StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int thre
   shape.threads = threads;
   shape.training = training;
   shape.bf16_boundaries = bf16_boundaries;
+  shape.precision = precision;
   return shape;
 }
 
@@ -99,6 +100,7 @@ absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
   job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
   job.optimizer_moments = OptimizerMoments(spec.training().optimizer());
   job.bf16_boundaries = spec.pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16;
+  job.precision = PrecisionOf(spec.training());
   return job;
 }
 
@@ -111,6 +113,7 @@ absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec) {
   job.recompute = v1::RECOMPUTE_MODE_NEVER;
   job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
   job.training = false;
+  job.precision = PrecisionOf(spec.training());
   return job;
 }
 

@@ -33,6 +33,7 @@ struct JobShape {
   int64_t optimizer_moments = 2;
   bool training = true;
   bool bf16_boundaries = false;
+  Precision precision = Precision::kFp32;
 
   int micro_batches() const { return static_cast<int>(micro_batch_sequences.size()); }
   StageShape Stage(int stage, int num_stages, const Cell& cell, int threads) const;
