@@ -135,6 +135,14 @@ double AttentionProductFlops(const Model& m, const MicroBatchShape& s) {
          static_cast<double>(m.width);
 }
 
+// One block of rows: logits; the norm's output, then its gradient; the norm's statistics.
+int64_t HeadBlockBytes(const Model& m, const MicroBatchShape& s) {
+  const int64_t rows = std::min(s.tokens(), kHeadRows);
+  const int64_t statistics = m.family == ModelFamily::kGpt2 ? 2 : 1;
+  return FloatBytes(rows * m.vocabulary) + FloatBytes(rows * m.width) +
+         statistics * FloatBytes(rows);
+}
+
 bool IsBlock(const LayerSpec& layer) {
   return layer.kind == LayerKind::kGpt2Block || layer.kind == LayerKind::kLlamaBlock;
 }
@@ -228,11 +236,7 @@ std::vector<SavedSpec> SavedTensors(const Model& m, const LayerSpec& layer,
     add(absl::StrCat(name, " rstd"), {n});
     add(absl::StrCat(name, " output"), {n, m.width});
   };
-  if (layer.kind == LayerKind::kEmbedding) return saved;
-  if (layer.kind == LayerKind::kHead) {
-    add_norm("norm");
-    return saved;
-  }
+  if (!IsBlock(layer)) return saved;
   add_norm("first norm");
   add("query, key, value", {n, QkvWidth(m)});
   add("attention output", {n, m.width});
@@ -266,9 +270,7 @@ int64_t AttentionScratchBytes(int64_t length, int threads) {
 int64_t ForwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
                               int threads) {
   if (layer.kind == LayerKind::kEmbedding) return 0;
-  if (layer.kind == LayerKind::kHead) {
-    return FloatBytes(std::min(s.tokens(), kHeadRows) * m.vocabulary);
-  }
+  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
   // The activation, once attention is over.
   return std::max(AttentionScratchBytes(s.length, threads), FloatBytes(s.tokens() * m.mlp_width));
 }
@@ -279,10 +281,7 @@ int64_t BackwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const Mic
   if (layer.kind == LayerKind::kEmbedding) {
     return m.embedding_dropout > 0 ? FloatBytes(n * m.width) : 0;
   }
-  if (layer.kind == LayerKind::kHead) {
-    const int64_t rows = std::min(n, kHeadRows);
-    return FloatBytes(rows * m.vocabulary) + FloatBytes(rows * m.width);
-  }
+  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
   // Two gradients of a token's width; then, in turn, the activation and its gradient, or the
   // gradient of q, k, v with attention's scratch.
   const int64_t attention = FloatBytes(n * QkvWidth(m)) + AttentionScratchBytes(s.length, threads);
@@ -305,20 +304,17 @@ int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& st
 }
 
 double ForwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
+  if (layer.kind == LayerKind::kHead) return 0;
   double flops = ElementFlops(model, layer, shape);
   const double n = static_cast<double>(shape.tokens());
-  if (layer.kind != LayerKind::kEmbedding) {
-    flops += 2 * n * static_cast<double>(LinearElements(layer));
-  }
-  if (IsBlock(layer)) flops += 2 * AttentionProductFlops(model, shape);
-  if (layer.kind == LayerKind::kHead) {
-    flops += n * static_cast<double>(model.vocabulary) * kSoftmaxFlops;
+  if (IsBlock(layer)) {
+    flops += 2 * n * static_cast<double>(LinearElements(layer)) +
+             2 * AttentionProductFlops(model, shape);
   }
   return flops;
 }
 
 double RecomputeFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
-  if (layer.kind == LayerKind::kHead) return ElementFlops(model, layer, shape);
   return ForwardFlops(model, layer, shape);
 }
 
@@ -328,7 +324,7 @@ double BackwardFlops(const Model& model, const LayerSpec& layer, const MicroBatc
   const double n = static_cast<double>(shape.tokens());
   const double product = 2 * n * static_cast<double>(LinearElements(layer));
   if (layer.kind == LayerKind::kHead) {
-    return elements + 3 * product + n * static_cast<double>(model.vocabulary) * kSoftmaxFlops;
+    return 1.5 * elements + 3 * product + n * static_cast<double>(model.vocabulary) * kSoftmaxFlops;
   }
   // Attention forms its scores again, then the gradients of probabilities, values, queries, keys.
   return elements + 2 * product + 5 * AttentionProductFlops(model, shape);

@@ -92,7 +92,8 @@ int64_t OptimizerBytes(const std::vector<LayerSpec>& stage_layers, int64_t momen
 // What Forward keeps for Backward beside the layer's input and output, in the order layers use.
 // Dropout masks are drawn again, not kept; so is the MLP's activation, an element-wise pass over
 // the widest tensor of a block (GPT-2: 4 of 15 widths) that costs little beside the products around
-// it.
+// it. The head keeps nothing: norm and logits are formed in backward, where loss and gradient come
+// in one go.
 std::vector<SavedSpec> SavedTensors(const Model& model, const LayerSpec& layer,
                                     const MicroBatchShape& shape);
 int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
@@ -118,9 +119,8 @@ int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& st
                             const MicroBatchShape& shape, int threads, bool training);
 
 // Floating-point operations of one micro-batch (a multiply-add counts 2): matrix products,
-// attention under its causal mask, and a few per element for what is element-wise. Recompute fills
-// the saved tensors only: the head's needs no logits. Its backward forms them again: three
-// products, not two.
+// attention under its causal mask, and a few per element for what is element-wise. The head does
+// all of its work in backward, three products: forward and recompute cost nothing.
 double ForwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
 double RecomputeFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
 double BackwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);

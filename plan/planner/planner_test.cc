@@ -56,7 +56,7 @@ void ExpectSound(const v1::JobSpec& spec, const v1::Plan& plan,
     next = stage.end_layer();
     EXPECT_TRUE(used.insert(stage.worker()).second) << stage.worker();
     EXPECT_LE(Total(stage.memory()), stage.memory_limit_bytes());
-    EXPECT_GT(stage.forward_s(), 0);
+    EXPECT_GE(stage.forward_s(), 0);  // 0: the head alone, which works in backward only
     EXPECT_GT(stage.backward_s(), stage.forward_s());
     parameters += stage.parameters();
     auto actions = ParseActions(stage.actions());

@@ -111,8 +111,8 @@ class Trainer {
       MicroBatch mb{.shape = {sequences, length}, .step = step, .micro_batch = index++};
       mb.targets = targets.data();
       mb.loss_scale = 1.0f / static_cast<float>(batch * length);
-      loss += model_->Forward(mb, ids.data(), nullptr, kept_.data());
-      model_->Backward(mb, ids.data(), kept_.data(), nullptr, nullptr);
+      model_->Forward(mb, ids.data(), nullptr, kept_.data());
+      loss += model_->Backward(mb, ids.data(), kept_.data(), nullptr, nullptr);
       first += sequences;
     }
     AddTie();

@@ -44,7 +44,8 @@ TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
     const Doubles logits = RandomValues(n * vocabulary, 1, 3);
     const auto targets = RandomIds(n, 2, vocabulary);
     Buffer f(logits);
-    ops_->CrossEntropyBackward(f.data(), targets.data(), n, vocabulary, scale);
+    const double loss = ops_->CrossEntropy(f.data(), targets.data(), n, vocabulary);
+    EXPECT_EQ(ops_->CrossEntropyBackward(f.data(), targets.data(), n, vocabulary, scale), loss);
     const Doubles want = NumericGradient(
         [&](const Doubles& v) { return scale * Reference(v, targets, vocabulary); }, logits);
     // The differences are off by 1e-10 of the loss.

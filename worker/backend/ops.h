@@ -116,9 +116,10 @@ class Ops {
   // summed in double in row order.
   virtual double CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
                               int64_t vocabulary) = 0;
-  // In place: logits → scale * (softmax(logits) − onehot(target)).
-  virtual void CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
-                                    int64_t vocabulary, float scale) = 0;
+  // In place: logits → scale * (softmax(logits) − onehot(target)). Returns CrossEntropy of what the
+  // logits were, the same bits.
+  virtual double CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
+                                      int64_t vocabulary, float scale) = 0;
 
   // Σ x² in double, fixed blocks.
   virtual double SquaredNorm(const float* x, int64_t count) = 0;

@@ -23,14 +23,15 @@ class Embedding : public Layer {
     return 0;
   }
 
-  void Backward(const LayerCall& call, const void* x, const void* /*saved*/, const float* dy,
-                float* /*dx*/) override {
+  double Backward(const LayerCall& call, const void* x, const void* /*saved*/, const float* dy,
+                  float* /*dx*/) override {
     const MicroBatchShape& s = call.mb.shape;
     const float* gradient = Drop(call, DropoutSite::kEmbedding, model_.embedding_dropout, dy,
                                  static_cast<float*>(call.workspace));
     call.ops->EmbeddingBackward(static_cast<const int32_t*>(x), gradient, weight(kTokens).gradient,
                                 positions() ? weight(kPositions).gradient : nullptr, s.tokens(),
                                 s.length, model_.width);
+    return 0;
   }
 
  private:

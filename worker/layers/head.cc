@@ -1,6 +1,7 @@
 // The last layer: final norm, output projection and softmax-cross-entropy, kHeadRows tokens at a
 // time. The vocabulary is the widest thing in a model (GPT-2: 65 times the hidden state), so logits
-// are formed, used and dropped block by block; backward forms them again.
+// are formed, used and dropped block by block. In training they are formed once, in backward, which
+// gives loss and gradient in one go: forward and recompute have nothing to do and nothing to keep.
 #include <algorithm>
 #include <utility>
 
@@ -10,17 +11,17 @@
 namespace headrace {
 namespace {
 
-// The views into `saved`, in the order of SavedTensors.
-struct Saved {
-  Saved(const Model& m, const MicroBatchShape& s, const void* region) {
-    const int64_t n = s.tokens();
-    Carver carver(region);
-    mean = m.family == ModelFamily::kGpt2 ? carver.Floats(n) : nullptr;
-    rstd = carver.Floats(n);
-    norm = carver.Floats(n * m.width);
+// The temporaries of one block of rows, as plan/layer_spec.cc counts them.
+struct Block {
+  Block(const Model& m, int64_t rows, void* workspace) {
+    Carver carver(workspace);
+    logits = carver.Floats(rows * m.vocabulary);
+    hidden = carver.Floats(rows * m.width);
+    mean = m.family == ModelFamily::kGpt2 ? carver.Floats(rows) : nullptr;
+    rstd = carver.Floats(rows);
   }
 
-  float *mean, *rstd, *norm;
+  float *logits, *hidden /* the norm's output, then its gradient */, *mean, *rstd;
 };
 
 class Head : public HeadLayer {
@@ -30,72 +31,67 @@ class Head : public HeadLayer {
         layer_norm_(model.family == ModelFamily::kGpt2),
         projection_(layer_norm_ ? 2 : 1) {}
 
-  double Forward(const LayerCall& call, const void* x, float* y, void* saved) override {
-    Recompute(call, x, y, saved);
-    const Saved s(model_, call.mb.shape, saved);
-    const int64_t n = call.mb.shape.tokens();
-    float* logits = static_cast<float*>(call.workspace);
+  double Forward(const LayerCall& call, const void* x, float* /*y*/, void* /*saved*/) override {
+    if (call.mb.training) return 0;
+    const int64_t n = call.mb.shape.tokens(), d = model_.width;
+    const Block block(model_, std::min(kHeadRows, n), call.workspace);
     double loss = 0;
     for (int64_t first = 0; first < n; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, n - first);
-      Project(*call.ops, s.norm + first * model_.width, logits, rows);
-      loss += call.ops->CrossEntropy(logits, call.mb.targets + first, rows, model_.vocabulary);
+      Norm(*call.ops, static_cast<const float*>(x) + first * d, block, rows);
+      Project(*call.ops, block.hidden, block.logits, rows);
+      loss +=
+          call.ops->CrossEntropy(block.logits, call.mb.targets + first, rows, model_.vocabulary);
     }
     return loss;
   }
 
-  // The norm is all that backward needs.
-  void Recompute(const LayerCall& call, const void* x, float* /*y*/, void* saved) override {
-    const Saved s(model_, call.mb.shape, saved);
-    Norm(*call.ops, static_cast<const float*>(x), s.norm, s.mean, s.rstd, call.mb.shape.tokens());
-  }
-
-  void Backward(const LayerCall& call, const void* x, const void* saved, const float* /*dy*/,
-                float* dx) override {
-    const Saved s(model_, call.mb.shape, saved);
+  double Backward(const LayerCall& call, const void* x, const void* /*saved*/, const float* /*dy*/,
+                  float* dx) override {
     const int64_t n = call.mb.shape.tokens(), d = model_.width, v = model_.vocabulary;
     const Weight& w = weight(projection_);
+    const Block block(model_, std::min(kHeadRows, n), call.workspace);
     Ops& ops = *call.ops;
-    Carver carver(call.workspace);
-    float* logits = carver.Floats(std::min(kHeadRows, n) * v);
-    float* dnorm = carver.Floats(std::min(kHeadRows, n) * d);
+    double loss = 0;
     for (int64_t first = 0; first < n; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, n - first);
-      const float* norm = s.norm + first * d;
-      Project(ops, norm, logits, rows);
-      ops.CrossEntropyBackward(logits, call.mb.targets + first, rows, v, call.mb.loss_scale);
-      ops.LinearBackwardWeight(logits, norm, w.gradient, nullptr, rows, d, v);
-      ops.LinearBackwardInput(logits, w.value, dnorm, rows, d, v, false);
-      BackwardNorm(ops, dnorm, static_cast<const float*>(x), s, dx, first, rows);
+      const float* in = static_cast<const float*>(x) + first * d;
+      Norm(ops, in, block, rows);
+      Project(ops, block.hidden, block.logits, rows);
+      loss += ops.CrossEntropyBackward(block.logits, call.mb.targets + first, rows, v,
+                                       call.mb.loss_scale);
+      ops.LinearBackwardWeight(block.logits, block.hidden, w.gradient, nullptr, rows, d, v);
+      ops.LinearBackwardInput(block.logits, w.value, block.hidden, rows, d, v, false);
+      BackwardNorm(ops, in, block, dx + first * d, rows);
     }
+    return loss;
   }
 
-  void Logits(const LayerCall& call, const float* x, void* saved, float* logits) override {
-    const Saved s(model_, {1, 1}, saved);
-    Norm(*call.ops, x, s.norm, s.mean, s.rstd, 1);
-    Project(*call.ops, s.norm, logits, 1);
+  void Logits(const LayerCall& call, const float* x, float* logits) override {
+    const Block block(model_, 1, call.workspace);
+    Norm(*call.ops, x, block, 1);
+    Project(*call.ops, block.hidden, logits, 1);
   }
 
  private:
-  void Norm(Ops& ops, const float* x, float* y, float* mean, float* rstd, int64_t n) {
+  void Norm(Ops& ops, const float* x, const Block& block, int64_t rows) {
     const float epsilon = static_cast<float>(model_.norm_epsilon);
     if (layer_norm_) {
-      ops.LayerNorm(x, weight(0).value, weight(1).value, y, mean, rstd, n, model_.width, epsilon);
+      ops.LayerNorm(x, weight(0).value, weight(1).value, block.hidden, block.mean, block.rstd, rows,
+                    model_.width, epsilon);
     } else {
-      ops.RmsNorm(x, weight(0).value, y, rstd, n, model_.width, epsilon);
+      ops.RmsNorm(x, weight(0).value, block.hidden, block.rstd, rows, model_.width, epsilon);
     }
   }
 
-  // Rows [first, first + rows) of dx from their part of the gradient.
-  void BackwardNorm(Ops& ops, const float* dnorm, const float* x, const Saved& s, float* dx,
-                    int64_t first, int64_t rows) {
+  void BackwardNorm(Ops& ops, const float* x, const Block& block, float* dx, int64_t rows) {
     const int64_t d = model_.width;
     if (layer_norm_) {
-      ops.LayerNormBackward(dnorm, x + first * d, weight(0).value, s.mean + first, s.rstd + first,
-                            dx + first * d, weight(0).gradient, weight(1).gradient, rows, d, false);
+      ops.LayerNormBackward(block.hidden, x, weight(0).value, block.mean, block.rstd, dx,
+                            weight(0).gradient, weight(1).gradient, rows, d, false);
     } else {
-      ops.RmsNormBackward(dnorm, x + first * d, weight(0).value, s.rstd + first, dx + first * d,
-                          weight(0).gradient, rows, d, false);
+      ops.RmsNormBackward(block.hidden, x, weight(0).value, block.rstd, dx, weight(0).gradient,
+                          rows, d, false);
     }
   }
 

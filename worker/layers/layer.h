@@ -43,17 +43,17 @@ class Layer {
   virtual ~Layer() = default;
 
   // `x`: the input, token ids [tokens] or hidden states [tokens, width]. `y`: [tokens, width], or
-  // null where nobody needs the output: then only `saved` is filled. Returns the head's summed
-  // loss.
+  // null where nobody needs the output: then only `saved` is filled. Returns the head's summed loss
+  // when not training; in training Backward has it.
   virtual double Forward(const LayerCall& call, const void* x, float* y, void* saved) = 0;
-  // Repeats Forward bit for bit, without the loss.
+  // Repeats Forward bit for bit.
   virtual void Recompute(const LayerCall& call, const void* x, float* y, void* saved) {
     Forward(call, x, y, saved);
   }
   // Adds to parameter gradients and sets `dx` (unused by the embedding). `dy` is null for the head.
-  // dx and dy do not overlap.
-  virtual void Backward(const LayerCall& call, const void* x, const void* saved, const float* dy,
-                        float* dx) = 0;
+  // dx and dy do not overlap. Returns the head's summed loss, 0 for other layers.
+  virtual double Backward(const LayerCall& call, const void* x, const void* saved, const float* dy,
+                          float* dx) = 0;
 
  protected:
   // The stream of a mask: a pure function of (seed, step, micro-batch, layer, site).
@@ -76,8 +76,8 @@ class Layer {
 class HeadLayer : public Layer {
  public:
   using Layer::Layer;
-  // Logits [vocabulary] of one hidden state x [width]. `saved` is scratch, of one token at least.
-  virtual void Logits(const LayerCall& call, const float* x, void* saved, float* logits) = 0;
+  // Logits [vocabulary] of one hidden state x [width].
+  virtual void Logits(const LayerCall& call, const float* x, float* logits) = 0;
 };
 
 // Rotary tables [context, head_size / 2], shared by the blocks of a stage.

@@ -249,9 +249,12 @@ void CheckHead(const Model& model, MicroBatchShape shape) {
   t.mb().targets = targets.data();
   Numbers in = ToDouble(x.data(), n);
   std::vector<float> dx(n, 1e9f);
-  const double loss = t.model().Forward(t.mb(), x.data(), nullptr, t.kept());
+  EXPECT_EQ(t.model().Forward(t.mb(), x.data(), nullptr, t.kept()), 0);
+  const double loss = t.model().Backward(t.mb(), x.data(), t.kept(), nullptr, dx.data());
   EXPECT_NEAR(loss / t.ref().Head(in, targets), 1, kForwardTolerance);
-  t.model().Backward(t.mb(), x.data(), t.kept(), nullptr, dx.data());
+  MicroBatch evaluation = t.mb();
+  evaluation.training = false;
+  EXPECT_EQ(t.model().Forward(evaluation, x.data(), nullptr, nullptr), loss);
   auto scaled = [&] { return t.ref().Head(in, targets) * t.mb().loss_scale; };
   EXPECT_LT(Distance(ToDouble(dx.data(), n), Differences(&in, scaled)), kGradientTolerance);
   t.ExpectGradients(scaled);

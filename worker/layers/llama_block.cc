@@ -66,8 +66,8 @@ class LlamaBlock : public Layer {
     return 0;
   }
 
-  void Backward(const LayerCall& call, const void* x, const void* saved, const float* dy,
-                float* dx) override {
+  double Backward(const LayerCall& call, const void* x, const void* saved, const float* dy,
+                  float* dx) override {
     const int64_t n = call.mb.shape.tokens(), d = model_.width;
     const Saved s(model_, call.mb.shape, saved);
     Carver carver(call.workspace);
@@ -75,6 +75,7 @@ class LlamaBlock : public Layer {
     float* narrow2 = carver.Floats(n * d);
     BackwardMlp(call, s, dy, dx, narrow1, carver);
     BackwardAttention(call, s, static_cast<const float*>(x), dx, narrow1, narrow2, carver);
+    return 0;
   }
 
  private:

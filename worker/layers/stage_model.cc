@@ -91,8 +91,8 @@ class StageModelImpl : public StageModel {
   void Recompute(const MicroBatch& mb, const void* input, void* kept) override {
     Run(mb, input, nullptr, kept, true);
   }
-  void Backward(const MicroBatch& mb, const void* input, const void* kept,
-                const float* output_gradient, float* input_gradient) override;
+  double Backward(const MicroBatch& mb, const void* input, const void* kept,
+                  const float* output_gradient, float* input_gradient) override;
   void Logits(const MicroBatch& mb, const void* input, int64_t position, float* logits) override;
   void ZeroGradients() override;
   void Observe(TensorObserver observer) override { observer_ = std::move(observer); }
@@ -212,8 +212,8 @@ double StageModelImpl::Run(const MicroBatch& mb, const void* input, float* outpu
   return loss;
 }
 
-void StageModelImpl::Backward(const MicroBatch& mb, const void* input, const void* kept,
-                              const float* output_gradient, float* input_gradient) {
+double StageModelImpl::Backward(const MicroBatch& mb, const void* input, const void* kept,
+                                const float* output_gradient, float* input_gradient) {
   assert(shape_.training);
   LayerCall call{mb, ops_, nullptr};
   void* unused = nullptr;
@@ -223,13 +223,15 @@ void StageModelImpl::Backward(const MicroBatch& mb, const void* input, const voi
   for (float*& g : gradients) g = carver.Floats(mb.shape.tokens() * shape_.model.width);
   call.workspace = carver.Bytes(0);
   const float* dy = output_gradient;
+  double loss = 0;
   for (size_t i = layers_.size(); i-- > 0;) {
     const void* x = i == 0 ? input : places[i - 1].output;
     float* dx = i == 0 ? input_gradient : gradients[i % 2];
-    layers_[i]->Backward(call, x, places[i].saved, dy, dx);
+    loss += layers_[i]->Backward(call, x, places[i].saved, dy, dx);
     if (shape_.layers[i].kind != LayerKind::kEmbedding) Show(mb, i, "input gradient", dx);
     dy = dx;
   }
+  return loss;
 }
 
 void StageModelImpl::Logits(const MicroBatch& mb, const void* input, int64_t position,
@@ -243,7 +245,7 @@ void StageModelImpl::Logits(const MicroBatch& mb, const void* input, int64_t pos
     x = places[i].output;
   }
   const float* row = static_cast<const float*>(x) + position * shape_.model.width;
-  head_->Logits(call, row, places.back().saved, logits);
+  head_->Logits(call, row, logits);
 }
 
 void StageModelImpl::ZeroGradients() {

@@ -31,7 +31,7 @@ struct MicroBatch {
   int64_t step = 0;
   int64_t micro_batch = 0;
   bool training = true;              // false: no dropout
-  const int32_t* targets = nullptr;  // last stage: [tokens]
+  const int32_t* targets = nullptr;  // last stage, evaluation and backward: [tokens]
   float loss_scale = 0;              // last stage, backward: 1 / tokens of the whole mini-batch
 };
 
@@ -56,14 +56,16 @@ class StageModel {
 
   // `input`: token ids [tokens] on stage 0, else [tokens, width]. `output`: [tokens, width];
   // ignored on the last stage. `kept`: null, or WorkingSetBytes(shape) bytes to keep what Backward
-  // needs. Returns the summed loss (nats) on the last stage, 0 elsewhere.
+  // needs. Returns the summed loss (nats) of an evaluation (mb.training false) on the last stage,
+  // else 0: in training Backward forms the logits, and so the loss.
   virtual double Forward(const MicroBatch& mb, const void* input, float* output, void* kept) = 0;
   // Forward again, only to fill `kept`.
   virtual void Recompute(const MicroBatch& mb, const void* input, void* kept) = 0;
   // Adds to parameter gradients. `output_gradient` [tokens, width], null on the last stage;
-  // `input_gradient` [tokens, width], null on stage 0.
-  virtual void Backward(const MicroBatch& mb, const void* input, const void* kept,
-                        const float* output_gradient, float* input_gradient) = 0;
+  // `input_gradient` [tokens, width], null on stage 0. Returns the summed loss (nats) on the last
+  // stage, 0 elsewhere.
+  virtual double Backward(const MicroBatch& mb, const void* input, const void* kept,
+                          const float* output_gradient, float* input_gradient) = 0;
 
   // Last stage: logits [vocabulary] of token `position` of a forward-only pass; for `generate`.
   virtual void Logits(const MicroBatch& mb, const void* input, int64_t position, float* logits) = 0;

@@ -127,8 +127,8 @@ class Pipeline {
     for (size_t k = 0; k < stages_.size(); ++k) {
       boundaries.emplace_back(shape.tokens() * model.width);
       kept.emplace_back(WorkingSetBytes(stages_[k].shape) / sizeof(Line));
-      loss += stages_[k].model->Forward(mb, Input(ids, boundaries, k), boundaries[k].data(),
-                                        keep == Keep::kAll ? kept[k].data() : nullptr);
+      stages_[k].model->Forward(mb, Input(ids, boundaries, k), boundaries[k].data(),
+                                keep == Keep::kAll ? kept[k].data() : nullptr);
     }
     std::vector<float> dy, dx;
     for (size_t k = stages_.size(); k-- > 0;) {
@@ -136,8 +136,8 @@ class Pipeline {
       const void* input = Input(ids, boundaries, k);
       if (keep == Keep::kBoundary) stage.Recompute(mb, input, kept[k].data());
       dx.assign(shape.tokens() * model.width, 0);
-      stage.Backward(mb, input, kept[k].data(), dy.empty() ? nullptr : dy.data(),
-                     k == 0 ? nullptr : dx.data());
+      loss += stage.Backward(mb, input, kept[k].data(), dy.empty() ? nullptr : dy.data(),
+                             k == 0 ? nullptr : dx.data());
       dy.swap(dx);
     }
     return loss;

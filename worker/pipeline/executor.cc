@@ -109,7 +109,7 @@ absl::Status Executor::Forward(int m) {
   {
     Stopwatch compute(&times_.compute);
     float* const y = codec_.Output(output.tensor);
-    losses_[m] = model_.Forward(Describe(m), Widened(m, input), y, kept);
+    model_.Forward(Describe(m), Widened(m, input), y, kept);
     codec_.Close(y, output.tensor);
   }
   if (job_.last()) return absl::OkStatus();
@@ -139,8 +139,9 @@ absl::Status Executor::Backward(int m) {
   {
     Stopwatch compute(&times_.compute);
     float* const dx = codec_.InputGradient(input_gradient.tensor);
-    model_.Backward(Describe(m), Widened(m, stash_.boundary(m)), stash_.working_set(m),
-                    codec_.OutputGradient(output_gradient.tensor), dx);
+    losses_[m] =
+        model_.Backward(Describe(m), Widened(m, stash_.boundary(m)), stash_.working_set(m),
+                        codec_.OutputGradient(output_gradient.tensor), dx);
     codec_.Close(dx, input_gradient.tensor);
   }
   stash_.Release(m);

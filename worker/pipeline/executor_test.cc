@@ -43,10 +43,11 @@ class FakeModel final : public StageModel {
   void Recompute(const MicroBatch& mb, const void*, void* kept) override {
     log_->push_back(absl::StrCat("R", mb.micro_batch, kept ? " keep" : ""));
   }
-  void Backward(const MicroBatch& mb, const void* input, const void* kept,
-                const float* output_gradient, float* input_gradient) override {
+  double Backward(const MicroBatch& mb, const void* input, const void* kept,
+                  const float* output_gradient, float* input_gradient) override {
     log_->push_back(absl::StrCat("B", mb.micro_batch, kept ? " kept" : ""));
     input_gradient[0] = output_gradient[0] * static_cast<const float*>(input)[0];
+    return 0;
   }
   void Logits(const MicroBatch&, const void*, int64_t, float*) override {}
   void ZeroGradients() override { log_->push_back("zero"); }

@@ -222,9 +222,9 @@ TEST_F(IdentityTest, MeasuredMemoryIsWhatWasPredictedByteForByte) {
     Mode mode;
     int64_t stash[2];
   };
-  // Stages: embedding, block 1 | block 2, head. Working set: what layers save and the inner
+  // Stages: embedding, block 1 | block 2, head. Working set: what blocks save and the inner
   // boundary.
-  const int64_t set0 = boundary + block, set1 = block + boundary + norm;
+  const int64_t set0 = boundary + block, set1 = block + boundary;
   const Case cases[] = {
       {false, Mode::kAlways, {kMicroBatches * ids + set0, kMicroBatches * boundary + set1}},
       {false, Mode::kNever, {kMicroBatches * (ids + set0), kMicroBatches * (boundary + set1)}},

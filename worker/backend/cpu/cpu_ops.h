@@ -73,8 +73,8 @@ class CpuOps final : public Ops {
   // cross_entropy.cc
   double CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
                       int64_t vocabulary) override;
-  void CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n, int64_t vocabulary,
-                            float scale) override;
+  double CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n, int64_t vocabulary,
+                              float scale) override;
 
   // norm.cc
   double SquaredNorm(const float* x, int64_t count) override;

@@ -1,6 +1,6 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 #include "worker/backend/cpu/cpu_ops.h"
 #include "worker/backend/cpu/exp.h"
@@ -32,8 +32,9 @@ HEADRACE_KERNEL double LossRow(const float* x, int32_t target, int64_t vocabular
   return std::log(sum) + (static_cast<double>(max) - static_cast<double>(x[target]));
 }
 
-HEADRACE_KERNEL void GradientRow(float* x, int32_t target, int64_t vocabulary, float scale) {
+HEADRACE_KERNEL double GradientRow(float* x, int32_t target, int64_t vocabulary, float scale) {
   const float max = MaxOf(x, vocabulary);
+  const double below = static_cast<double>(max) - static_cast<double>(x[target]);
   double sum = 0;
   for (int64_t at = 0; at < vocabulary; at += kBlock) {
     float* block = x + at;
@@ -46,29 +47,38 @@ HEADRACE_KERNEL void GradientRow(float* x, int32_t target, int64_t vocabulary, f
 #pragma omp simd
   for (int64_t j = 0; j < vocabulary; ++j) x[j] *= factor;
   x[target] -= scale;
+  return std::log(sum) + below;
+}
+
+// Σ loss_of(row) for rows [0, n), added in ascending order whatever thread took a row.
+template <typename LossOf>
+double SumRows(int threads, int64_t n, const LossOf& loss_of) {
+  constexpr int64_t kRows = 256;
+  std::array<double, kRows> losses;
+  double sum = 0;
+  for (int64_t first = 0; first < n; first += kRows) {
+    const int64_t rows = std::min(kRows, n - first);
+    ParallelRanges(threads, rows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) losses[t] = loss_of(first + t);
+    });
+    for (int64_t t = 0; t < rows; ++t) sum += losses[t];
+  }
+  return sum;
 }
 
 }  // namespace
 
 double CpuOps::CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
                             int64_t vocabulary) {
-  std::vector<double> losses(static_cast<size_t>(n));
-  ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      losses[static_cast<size_t>(t)] = LossRow(logits + t * vocabulary, targets[t], vocabulary);
-    }
+  return SumRows(threads_, n, [=](int64_t t) {
+    return LossRow(logits + t * vocabulary, targets[t], vocabulary);
   });
-  double sum = 0;
-  for (double loss : losses) sum += loss;
-  return sum;
 }
 
-void CpuOps::CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
-                                  int64_t vocabulary, float scale) {
-  ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      GradientRow(logits + t * vocabulary, targets[t], vocabulary, scale);
-    }
+double CpuOps::CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
+                                    int64_t vocabulary, float scale) {
+  return SumRows(threads_, n, [=](int64_t t) {
+    return GradientRow(logits + t * vocabulary, targets[t], vocabulary, scale);
   });
 }
 

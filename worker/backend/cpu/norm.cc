@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <vector>
+#include <array>
 
 #include "worker/backend/cpu/cpu_ops.h"
 #include "worker/backend/cpu/kernel.h"
@@ -9,6 +9,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t kBlock = 1 << 16;  // elements of one partial sum
+constexpr int64_t kBlocks = 64;      // partial sums at a time
 
 HEADRACE_KERNEL double BlockSum(const float* x, int64_t count) {
   return SumOf<double>(count, [=](int64_t j) HEADRACE_INLINE_LAMBDA {
@@ -19,15 +20,19 @@ HEADRACE_KERNEL double BlockSum(const float* x, int64_t count) {
 }  // namespace
 
 double CpuOps::SquaredNorm(const float* x, int64_t count) {
-  std::vector<double> sums(static_cast<size_t>((count + kBlock - 1) / kBlock));
-  ParallelRanges(threads_, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t at = block * kBlock;
-      sums[static_cast<size_t>(block)] = BlockSum(x + at, std::min(kBlock, count - at));
-    }
-  });
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  std::array<double, kBlocks> sums;
   double sum = 0;
-  for (double partial : sums) sum += partial;
+  for (int64_t first = 0; first < blocks; first += kBlocks) {
+    const int64_t some = std::min(kBlocks, blocks - first);
+    ParallelRanges(threads_, some, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t at = (first + block) * kBlock;
+        sums[block] = BlockSum(x + at, std::min(kBlock, count - at));
+      }
+    });
+    for (int64_t block = 0; block < some; ++block) sum += sums[block];
+  }
   return sum;
 }
 
