@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -135,16 +136,43 @@ double AttentionProductFlops(const Model& m, const MicroBatchShape& s) {
          static_cast<double>(m.width);
 }
 
+bool IsBlock(const LayerSpec& layer) {
+  return layer.kind == LayerKind::kGpt2Block || layer.kind == LayerKind::kLlamaBlock;
+}
+
+int64_t SavedBytes(std::initializer_list<int64_t> shape) {
+  int64_t elements = 1;
+  for (int64_t d : shape) elements *= d;
+  return FloatBytes(elements);
+}
+
+// Calls visit(name, shape) for each tensor a layer saves. Asked in every step, so that it does not
+// allocate.
+template <typename Visit>
+void VisitSaved(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
+                const Visit& visit) {
+  if (!IsBlock(layer)) return;
+  const int64_t n = s.tokens();
+  const bool layer_norm = m.family == ModelFamily::kGpt2;
+  if (layer_norm) visit("first norm mean", {n});
+  visit("first norm rstd", {n});
+  visit("first norm output", {n, m.width});
+  visit("query, key, value", {n, QkvWidth(m)});
+  visit("attention output", {n, m.width});
+  visit("attention log-sum-exp", {s.sequences, m.heads, s.length});
+  visit("residual", {n, m.width});
+  if (layer_norm) visit("second norm mean", {n});
+  visit("second norm rstd", {n});
+  visit("second norm output", {n, m.width});
+  visit("mlp input", {n, layer_norm ? m.mlp_width : 2 * m.mlp_width});
+}
+
 // One block of rows: logits; the norm's output, then its gradient; the norm's statistics.
 int64_t HeadBlockBytes(const Model& m, const MicroBatchShape& s) {
   const int64_t rows = std::min(s.tokens(), kHeadRows);
   const int64_t statistics = m.family == ModelFamily::kGpt2 ? 2 : 1;
   return FloatBytes(rows * m.vocabulary) + FloatBytes(rows * m.width) +
          statistics * FloatBytes(rows);
-}
-
-bool IsBlock(const LayerSpec& layer) {
-  return layer.kind == LayerKind::kGpt2Block || layer.kind == LayerKind::kLlamaBlock;
 }
 
 // Element-wise work of one pass.
@@ -223,33 +251,18 @@ int64_t OptimizerBytes(const std::vector<LayerSpec>& stage_layers, int64_t momen
 
 std::vector<SavedSpec> SavedTensors(const Model& m, const LayerSpec& layer,
                                     const MicroBatchShape& s) {
-  const int64_t n = s.tokens();
   std::vector<SavedSpec> saved;
-  auto add = [&saved](std::string name, std::vector<int64_t> shape) {
-    int64_t elements = 1;
-    for (int64_t d : shape) elements *= d;
-    saved.push_back({std::move(name), std::move(shape), FloatBytes(elements)});
-  };
-  const bool layer_norm = m.family == ModelFamily::kGpt2;
-  auto add_norm = [&](const std::string& name) {
-    if (layer_norm) add(absl::StrCat(name, " mean"), {n});
-    add(absl::StrCat(name, " rstd"), {n});
-    add(absl::StrCat(name, " output"), {n, m.width});
-  };
-  if (!IsBlock(layer)) return saved;
-  add_norm("first norm");
-  add("query, key, value", {n, QkvWidth(m)});
-  add("attention output", {n, m.width});
-  add("attention log-sum-exp", {s.sequences, m.heads, s.length});
-  add("residual", {n, m.width});
-  add_norm("second norm");
-  add("mlp input", {n, layer_norm ? m.mlp_width : 2 * m.mlp_width});
+  VisitSaved(m, layer, s, [&saved](const char* name, std::initializer_list<int64_t> shape) {
+    saved.push_back({name, shape, SavedBytes(shape)});
+  });
   return saved;
 }
 
 int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
   int64_t total = 0;
-  for (const SavedSpec& saved : SavedTensors(model, layer, shape)) total += saved.bytes;
+  VisitSaved(model, layer, shape, [&total](const char*, std::initializer_list<int64_t> tensor) {
+    total += SavedBytes(tensor);
+  });
   return total;
 }
 

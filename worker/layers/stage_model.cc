@@ -81,6 +81,7 @@ class StageModelImpl : public StageModel {
                  Tensor workspace, RopeTables rope)
       : shape_(shape), ops_(ops), parameters_(std::move(parameters)), workspace_(workspace) {
     for (const LayerSpec& spec : shape_.layers) AddLayer(spec, rope);
+    places_.resize(layers_.size());
   }
 
   void Initialise(uint64_t seed) override;
@@ -106,11 +107,11 @@ class StageModelImpl : public StageModel {
 
   void AddLayer(const LayerSpec& spec, RopeTables rope);
   double Run(const MicroBatch& mb, const void* input, float* output, void* kept, bool recompute);
-  // A place for each layer: in `kept`, one after the other; without it, all layers save to the same
-  // place in the workspace, which a layer is done with when the next begins, and outputs take
-  // turns. `rest` is the workspace that is left for temporaries. The last layer's output is the
-  // caller's.
-  std::vector<Place> Places(const MicroBatchShape& shape, void* kept, void** rest) const;
+  // Sets places_, one for each layer: in `kept`, one after the other; without it, all layers save
+  // to the same place in the workspace, which a layer is done with when the next begins, and
+  // outputs take turns. Returns the workspace that is left for temporaries. The last layer's output
+  // is the caller's.
+  void* SetPlaces(const MicroBatchShape& shape, void* kept);
   void Show(const MicroBatch& mb, size_t layer, const char* what, const float* data) const;
 
   const StageShape shape_;
@@ -118,6 +119,7 @@ class StageModelImpl : public StageModel {
   std::vector<Parameter> parameters_;
   const Tensor workspace_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<Place> places_;  // of the call at hand; kept, so that no call allocates
   HeadLayer* head_ = nullptr;  // the last of layers_, on the last stage
   TensorObserver observer_;
 };
@@ -164,18 +166,16 @@ void StageModelImpl::Initialise(uint64_t seed) {
   }
 }
 
-std::vector<StageModelImpl::Place> StageModelImpl::Places(const MicroBatchShape& shape, void* kept,
-                                                          void** rest) const {
-  std::vector<Place> places(layers_.size());
+void* StageModelImpl::SetPlaces(const MicroBatchShape& shape, void* kept) {
+  std::vector<Place>& places = places_;
   const int64_t elements = shape.tokens() * shape_.model.width;
   if (kept != nullptr) {
     Carver carver(kept);
     for (size_t i = 0; i < places.size(); ++i) {
       places[i].saved = carver.Bytes(SavedBytes(shape_.model, shape_.layers[i], shape));
-      if (i + 1 < places.size()) places[i].output = carver.Floats(elements);
+      places[i].output = i + 1 < places.size() ? carver.Floats(elements) : nullptr;
     }
-    *rest = workspace_.data;
-    return places;
+    return workspace_.data;
   }
   Carver carver(workspace_.data);
   float* outputs[2];
@@ -188,23 +188,21 @@ std::vector<StageModelImpl::Place> StageModelImpl::Places(const MicroBatchShape&
   for (size_t i = 0; i < places.size(); ++i) {
     places[i] = {saved, i + 1 < places.size() ? outputs[i % 2] : nullptr};
   }
-  *rest = carver.Bytes(0);
-  return places;
+  return carver.Bytes(0);
 }
 
 double StageModelImpl::Run(const MicroBatch& mb, const void* input, float* output, void* kept,
                            bool recompute) {
-  LayerCall call{mb, ops_, nullptr};
-  std::vector<Place> places = Places(mb.shape, kept, &call.workspace);
-  places.back().output = output;
+  LayerCall call{mb, ops_, SetPlaces(mb.shape, kept)};
+  places_.back().output = output;
   double loss = 0;
   const void* x = input;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    float* y = places[i].output;
+    float* y = places_[i].output;
     if (recompute) {
-      layers_[i]->Recompute(call, x, y, places[i].saved);
+      layers_[i]->Recompute(call, x, y, places_[i].saved);
     } else {
-      loss += layers_[i]->Forward(call, x, y, places[i].saved);
+      loss += layers_[i]->Forward(call, x, y, places_[i].saved);
       if (layers_[i].get() != head_) Show(mb, i, "output", y);
     }
     x = y;
@@ -216,8 +214,7 @@ double StageModelImpl::Backward(const MicroBatch& mb, const void* input, const v
                                 const float* output_gradient, float* input_gradient) {
   assert(shape_.training);
   LayerCall call{mb, ops_, nullptr};
-  void* unused = nullptr;
-  const std::vector<Place> places = Places(mb.shape, const_cast<void*>(kept), &unused);
+  SetPlaces(mb.shape, const_cast<void*>(kept));
   Carver carver(workspace_.data);
   float* gradients[2];
   for (float*& g : gradients) g = carver.Floats(mb.shape.tokens() * shape_.model.width);
@@ -225,9 +222,9 @@ double StageModelImpl::Backward(const MicroBatch& mb, const void* input, const v
   const float* dy = output_gradient;
   double loss = 0;
   for (size_t i = layers_.size(); i-- > 0;) {
-    const void* x = i == 0 ? input : places[i - 1].output;
+    const void* x = i == 0 ? input : places_[i - 1].output;
     float* dx = i == 0 ? input_gradient : gradients[i % 2];
-    loss += layers_[i]->Backward(call, x, places[i].saved, dy, dx);
+    loss += layers_[i]->Backward(call, x, places_[i].saved, dy, dx);
     if (shape_.layers[i].kind != LayerKind::kEmbedding) Show(mb, i, "input gradient", dx);
     dy = dx;
   }
@@ -237,12 +234,11 @@ double StageModelImpl::Backward(const MicroBatch& mb, const void* input, const v
 void StageModelImpl::Logits(const MicroBatch& mb, const void* input, int64_t position,
                             float* logits) {
   assert(head_ != nullptr);
-  LayerCall call{mb, ops_, nullptr};
-  const std::vector<Place> places = Places(mb.shape, nullptr, &call.workspace);
+  LayerCall call{mb, ops_, SetPlaces(mb.shape, nullptr)};
   const void* x = input;
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
-    layers_[i]->Forward(call, x, places[i].output, places[i].saved);
-    x = places[i].output;
+    layers_[i]->Forward(call, x, places_[i].output, places_[i].saved);
+    x = places_[i].output;
   }
   const float* row = static_cast<const float*>(x) + position * shape_.model.width;
   head_->Logits(call, row, logits);
