@@ -3,72 +3,23 @@
 // against Copy. One thread; run it on an idle machine:
 //   build/bench/ops_bench --benchmark_filter=Attention
 #include <benchmark/benchmark.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <new>
 #include <vector>
 
+#include "bench/fma_roof.h"
 #include "worker/backend/ops.h"
 
 namespace headrace {
 namespace {
 
-#if defined(__x86_64__)
-constexpr int kRounds = 1 << 22;
-
-__attribute__((target("avx2,fma"))) float Fma256() {
-  __m256 a[12];
-  for (__m256& v : a) v = _mm256_set1_ps(1.0f);
-  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
-  for (int i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m256& v : a) v = _mm256_fmadd_ps(v, x, y);
-  }
-  __m256 sum = a[0];
-  for (__m256 v : a) sum = _mm256_add_ps(sum, v);
-  return _mm256_cvtss_f32(sum);
-}
-
-__attribute__((target("avx512f"))) float Fma512() {
-  __m512 a[12];
-  for (__m512& v : a) v = _mm512_set1_ps(1.0f);
-  const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
-  for (int i = 0; i < kRounds; ++i) {
-#pragma GCC unroll 12
-    for (__m512& v : a) v = _mm512_fmadd_ps(v, x, y);
-  }
-  __m512 sum = a[0];
-  for (__m512 v : a) sum = _mm512_add_ps(sum, v);
-  return _mm512_cvtss_f32(sum);
-}
-#endif
-
-// Floating-point operations a second of one core doing nothing but multiply and add; 0 if unknown.
 double PeakFlops() {
-#if defined(__x86_64__)
-  static const double peak = [] {
-    const bool wide = __builtin_cpu_supports("avx512f");
-    if (!wide && !__builtin_cpu_supports("fma")) return 0.0;
-    double best = 0;
-    for (int attempt = 0; attempt < 5; ++attempt) {
-      const std::clock_t start = std::clock();  // processor time, as the benchmarks' rates
-      benchmark::DoNotOptimize(wide ? Fma512() : Fma256());
-      const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-      best = std::max(best, 2.0 * 12 * (wide ? 16 : 8) * kRounds / seconds);
-    }
-    return best;
-  }();
+  static const double peak = FmaRoof(5);
   return peak;
-#else
-  return 0;
-#endif
 }
 
 struct Free {

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import time
 
 import numpy
@@ -186,6 +187,8 @@ def main():
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast")
     parser.add_argument("--recompute", choices=["never", "always"], default="never",
                         help="always: each block is run again in backward")
+    parser.add_argument("--paced", action="store_true",
+                        help="wait for a line on standard input before each step, to be measured in turn with others")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     job = Job(arguments.folder)
@@ -201,6 +204,8 @@ def main():
         return torch.autocast("cpu", torch.bfloat16, enabled=arguments.dtype == "bf16")
 
     for step in range(1, steps + 1):
+        if arguments.paced and not sys.stdin.readline():
+            break
         start = time.perf_counter()
         loss = train_step(job, stage, optimizer, step,
                           arguments.micro_batches or job.training["micro_batches"], autocast)
