@@ -21,6 +21,7 @@
 
 #include "bench/fma_roof.h"
 #include "bench/timed_ops.h"
+#include "common/process.h"
 #include "plan/batch.h"
 #include "plan/stage_memory.h"
 #include "worker/backend/arena.h"
@@ -255,6 +256,7 @@ int main(int argc, char** argv) {
              "[--ops]\n";
       return 2;
     }
+    headrace::TuneMalloc();  // as the worker does
     headrace::Run(flags);
     return 0;
   } catch (const std::exception& error) {
