@@ -276,8 +276,11 @@ int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatch
   return FloatBytes(shape.tokens() * model.width);
 }
 
-int64_t AttentionScratchBytes(int64_t length, int threads) {
-  return threads * 2 * kAttentionRows * FloatBytes(length);
+int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads) {
+  const int64_t packed = FloatBytes((length + kAttentionTileKeys) * size + 16);
+  const int64_t scores = FloatBytes(length * kAttentionQueries);
+  const int64_t panel = FloatBytes(size * kAttentionQueries);
+  return threads * (2 * packed + FloatBytes(length * size) + 3 * scores + 5 * panel);
 }
 
 int64_t ForwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
@@ -285,7 +288,8 @@ int64_t ForwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const Micr
   if (layer.kind == LayerKind::kEmbedding) return 0;
   if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
   // The activation, once attention is over.
-  return std::max(AttentionScratchBytes(s.length, threads), FloatBytes(s.tokens() * m.mlp_width));
+  return std::max(AttentionScratchBytes(s.length, m.head_size, threads),
+                  FloatBytes(s.tokens() * m.mlp_width));
 }
 
 int64_t BackwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
@@ -297,7 +301,8 @@ int64_t BackwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const Mic
   if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
   // Two gradients of a token's width; then, in turn, the activation and its gradient, or the
   // gradient of q, k, v with attention's scratch.
-  const int64_t attention = FloatBytes(n * QkvWidth(m)) + AttentionScratchBytes(s.length, threads);
+  const int64_t attention =
+      FloatBytes(n * QkvWidth(m)) + AttentionScratchBytes(s.length, m.head_size, threads);
   const int64_t mlp = layer.kind == LayerKind::kGpt2Block
                           ? FloatBytes(n * m.mlp_width)
                           : FloatBytes(n * m.mlp_width) + FloatBytes(n * 2 * m.mlp_width);

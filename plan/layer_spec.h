@@ -47,8 +47,10 @@ int64_t AlignUp(int64_t bytes);
 
 // Rows of logits the head has at once: the logits of a whole micro-batch never exist.
 inline constexpr int64_t kHeadRows = 256;
-// Rows of attention probabilities a thread has at once.
-inline constexpr int64_t kAttentionRows = 64;
+// Queries of which a thread has attention probabilities at once, and the most keys of one tile of
+// its products.
+inline constexpr int64_t kAttentionQueries = 32;
+inline constexpr int64_t kAttentionTileKeys = 14;
 
 // One micro-batch: `sequences` rows of `length` tokens.
 struct MicroBatchShape {
@@ -107,10 +109,11 @@ int64_t ForwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                               const MicroBatchShape& shape, int threads);
 int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
                                const MicroBatchShape& shape, int threads);
-// Attention's share of both. Per thread: two blocks of kAttentionRows rows of [length] numbers,
-// scores and their gradients, each row rounded up to kAlignment. The backend's
+// Attention's share of both, per thread: one head's keys and values packed for its products (whole
+// tiles of keys) and its keys or values once more as they are, scores, their gradients and masks of
+// kAttentionQueries queries, and five panels of their vectors of `size`. The backend's
 // AttentionWorkspaceBytes (worker/backend/ops.h) is this; a test holds them together.
-int64_t AttentionScratchBytes(int64_t length, int threads);
+int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads);
 
 // What a stage carves as workspace, all of its layers served by one region in turn: two outputs and
 // one layer's saved tensors (a forward that keeps nothing), or two gradients (backward), with the

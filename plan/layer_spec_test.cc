@@ -150,7 +150,7 @@ TEST(LayerSpec, AStagesWorkspaceServesItsHungriestLayer) {
   const MicroBatchShape shape{2, 5};
   const int64_t two = 2 * 256;
   EXPECT_EQ(StageWorkspaceBytes(m, {layers[0]}, shape, 1, true), two);
-  const int64_t scratch = AttentionScratchBytes(5, 1);
+  const int64_t scratch = AttentionScratchBytes(5, 2, 1);
   EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, 1, false),
             two + SavedBytes(m, layers[1], shape) + scratch);
   // Backward of the block: two gradients, and q, k, v's beside attention's scratch.

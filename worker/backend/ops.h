@@ -136,9 +136,8 @@ class Ops {
                        const RmsPropStep& step) = 0;
 };
 
-// Temporaries of Attention and AttentionBackward, for `threads` threads; plan/layer_spec.cc counts
-// the same bytes: for each thread two blocks of 64 query rows by `length` keys, the rows rounded up
-// to 16 floats: threads · 2 · 64 · ⌈length / 16⌉ · 16 · 4.
+// Temporaries of Attention and AttentionBackward, for `threads` threads; AttentionScratchBytes in
+// plan/layer_spec.cc counts the same bytes.
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads);
 
 // The CPU backend. `threads` OpenMP threads, set for the calling thread: create it on the thread

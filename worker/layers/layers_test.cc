@@ -310,10 +310,13 @@ TEST(Layers, WithoutTrainingNothingIsDropped) {
 
 TEST(Layers, AttentionsScratchIsWhatThePlanCounts) {
   for (int64_t length : {1, 15, 16, 17, 64, 257}) {
-    for (int threads : {1, 3}) {
-      const AttentionShape shape{2, length, 4, 2, 6, 0, {}};
-      EXPECT_EQ(AttentionWorkspaceBytes(shape, threads), AttentionScratchBytes(length, threads))
-          << length << " tokens, " << threads << " threads";
+    for (int64_t size : {1, 5, 64, 80}) {
+      for (int threads : {1, 3}) {
+        const AttentionShape shape{2, length, 4, 2, size, 0, {}};
+        EXPECT_EQ(AttentionWorkspaceBytes(shape, threads),
+                  AttentionScratchBytes(length, size, threads))
+            << length << " tokens of " << size << ", " << threads << " threads";
+      }
     }
   }
 }

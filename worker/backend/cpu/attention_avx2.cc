@@ -1,0 +1,9 @@
+#define HEADRACE_WIDTH 8
+#define HEADRACE_ROWS 6
+#include "worker/backend/cpu/attention_kernel.h"
+
+namespace headrace {
+
+const AttentionKernel kAttentionAvx2 = {Forward, Backward};
+
+}  // namespace headrace

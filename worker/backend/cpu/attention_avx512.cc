@@ -1,0 +1,9 @@
+#define HEADRACE_WIDTH 16
+#define HEADRACE_ROWS 14
+#include "worker/backend/cpu/attention_kernel.h"
+
+namespace headrace {
+
+const AttentionKernel kAttentionAvx512 = {Forward, Backward};
+
+}  // namespace headrace

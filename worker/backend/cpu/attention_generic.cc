@@ -1,0 +1,9 @@
+#define HEADRACE_WIDTH 4
+#define HEADRACE_ROWS 4
+#include "worker/backend/cpu/attention_kernel.h"
+
+namespace headrace {
+
+const AttentionKernel kAttentionGeneric = {Forward, Backward};
+
+}  // namespace headrace
