@@ -20,11 +20,11 @@ QUICK = {"quick": {"n_layer": 2, "n_embd": 64, "n_head": 2, "n_positions": 32, "
 ROOF, TORCH, LLM_C = 0.80, 1.2, 5.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
-# PyTorch as it comes, and with what is known to help it on a CPU: freed memory kept by malloc, and MKL told
-# that a processor of another maker has AVX-512 as well.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000",
-               "MALLOC_TOP_PAD_": "1000000000"}
-SETTINGS = {"default": {}, "tuned": {**KEEP_MEMORY, "MKL_ENABLE_INSTRUCTIONS": "AVX512"}}
+# PyTorch as it comes, and with what is known to help it on a CPU: freed memory kept by malloc, MKL told that
+# a processor of another maker has AVX-512 as well, and torch.compile.
+TUNED = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000",
+         "MALLOC_TOP_PAD_": "1000000000", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
+SETTINGS = {"default": ({}, []), "tuned": (TUNED, []), "compiled": (TUNED, ["--compile"])}
 
 
 def job(model, steps, folder):
@@ -53,26 +53,42 @@ def export(options, model, steps, folder):
 
 
 class Measured:
-    """The sides of one model, each step of each in turn."""
+    """Ours and the best of some other sides, each step of each in turn."""
 
     def __init__(self, options, model, peers_of, folder):
         """`peers_of(folder)`: {name: a context manager with step()}."""
         self.rounds, self.folder = options.rounds, pathlib.Path(folder)
-        export(options, model, self.rounds + 1, folder)  # the first step is warm-up
+        # The first step is warm-up and shows that all sides do the same; the second chooses the best.
+        export(options, model, self.rounds + 2, folder)
         self.sides = {"ours": peers.Paced([options.program("engine_bench"), str(folder)], ONE_THREAD),
                       **peers_of(folder)}
         self.losses, self.roof = {name: [] for name in self.sides}, []
+        self.trial, self.best = {}, None
 
     def run(self):
-        """{side: [seconds of each step but the first]}."""
+        """{side: [seconds of each round's step]}, ours and the best other one's."""
         with contextlib.ExitStack() as stack:
-            for side in self.sides.values():
-                stack.enter_context(side)
+            self.enter(stack, "ours")
             self.about = self.sides["ours"].about
             for name in self.sides:
-                self.step(name)
+                if name == "ours":
+                    continue
+                self.enter(stack, name)
+                if self.best and self.trial[name] > self.trial[self.best]:
+                    self.sides[name].stop()
+                else:
+                    if self.best:
+                        self.sides[self.best].stop()
+                    self.best = name
             self.roof.clear()
-            return interleave({name: lambda name=name: self.step(name) for name in self.sides}, self.rounds)
+            chosen = ["ours", *([self.best] if self.best else [])]
+            return interleave({name: lambda name=name: self.step(name) for name in chosen}, self.rounds)
+
+    def enter(self, stack, name):
+        stack.enter_context(self.sides[name])
+        self.step(name)
+        self.trial[name] = self.step(name)
+        peers.check_losses(self.losses["ours"][:1], self.losses[name][:1])
 
     def step(self, name):
         done = self.sides[name].step()
@@ -105,8 +121,9 @@ def against_torch(options, name, model, torch):
     def sides(folder):
         if not torch:
             return {}
-        return {setting: torch.paced("gpt2_torch.py", folder, "--threads", "1", env={**ONE_THREAD, **env})
-                for setting, env in SETTINGS.items()}
+        return {setting: torch.paced("gpt2_torch.py", folder, "--threads", "1", *arguments,
+                                     env={**ONE_THREAD, **env})
+                for setting, (env, arguments) in SETTINGS.items()}
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         measured = Measured(options, model, sides, folder)
@@ -119,13 +136,12 @@ def against_torch(options, name, model, torch):
         if not torch:
             yield Figure(f"{name} over_torch", None, "×", target=TORCH, detail=left_out(options, peers.MISSING))
         else:
-            for setting in SETTINGS:
-                peers.check_losses(measured.losses["ours"], measured.losses[setting])
-            best = min(SETTINGS, key=lambda setting: median(seconds[setting]))
+            best = measured.best
+            peers.check_losses(measured.losses["ours"], measured.losses[best])
             ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds[best], strict=True)]
-            each = ", ".join(f"{setting} {tokens / median(seconds[setting]):.0f}" for setting in SETTINGS)
+            each = ", ".join(f"{setting} {tokens / measured.trial[setting]:.0f}" for setting in SETTINGS)
             yield Figure(f"{name} over_torch", median(ratios), "×", target=TORCH,
-                         detail=f"{spread(ratios)} against {best}; torch tokens/s: {each}")
+                         detail=f"{spread(ratios)} against {best}; torch tokens/s in a trial: {each}")
         yield ops_table(options, name, folder)
 
 
@@ -139,7 +155,6 @@ def against_llm_c(options, name, model, llm_c):
         measured = Measured(options, {**model, "batch": 1},
                             lambda folder: {"llm.c": llm_c.paced(folder, ONE_THREAD)}, folder)
         seconds = measured.run()
-        peers.check_losses(measured.losses["ours"][:1], measured.losses["llm.c"][:1])
         ratios = [theirs / ours for ours, theirs in zip(seconds["ours"], seconds["llm.c"], strict=True)]
         yield Figure(f"{name} over_llm_c", median(ratios), "×", target=LLM_C,
                      detail=f"{spread(ratios)}; {measured.about['tokens']} tokens a step, llm.c "

@@ -118,6 +118,10 @@ class Paced:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """Ends it; harmless where it has ended."""
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()

@@ -187,6 +187,7 @@ def main():
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast")
     parser.add_argument("--recompute", choices=["never", "always"], default="never",
                         help="always: each block is run again in backward")
+    parser.add_argument("--compile", action="store_true", help="torch.compile: its code is made in the first step")
     parser.add_argument("--paced", action="store_true",
                         help="wait for a line on standard input before each step, to be measured in turn with others")
     arguments = parser.parse_args()
@@ -198,6 +199,8 @@ def main():
     stage = Stage(job.model, 0, job.model["n_layer"] + 2, arguments.recompute == "always")
     job.load(stage)
     optimizer = job.optimizer(stage.parameters())
+    if arguments.compile:
+        stage.compile()
     print(json.dumps(describe(arguments)), flush=True)
 
     def autocast():
