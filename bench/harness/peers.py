@@ -130,8 +130,11 @@ class Paced:
 
     def step(self):
         """Runs the next step: {"step", "loss", "seconds", …}."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: what it said is in the error below
         return self._read()
 
     def _read(self, timeout_s=240):
