@@ -16,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -170,8 +171,9 @@ std::string LocalCluster::WorkerListen(const std::string& name) const {
 }
 
 absl::Status LocalCluster::StartWorkers() {
-  const int64_t memory =
-      options_.memory_limit_bytes > 0 ? options_.memory_limit_bytes : MemoryShare(options_.workers);
+  int64_t memory = options_.memory_limit_bytes;
+  // A simulated worker takes no memory, and declares how much it would.
+  if (memory == 0 && !IsSimFlag(options_.device)) memory = MemoryShare(options_.workers);
   for (int64_t i = 0; i < options_.workers; ++i) {
     const std::string name = absl::StrCat("w", i);
     HEADRACE_RETURN_IF_ERROR(MakeDirectories(state_.worker_data(name)));
@@ -181,6 +183,10 @@ absl::Status LocalCluster::StartWorkers() {
         "--listen",      WorkerListen(name),
         "--data-dir",    state_.worker_data(name),
         "--threads",     absl::StrCat(options_.threads_per_worker)};
+    if (!options_.device.empty()) {
+      arguments.push_back("--device");
+      arguments.push_back(options_.device);
+    }
     if (memory > 0) {
       arguments.push_back("--memory-limit");
       arguments.push_back(absl::StrCat(memory));

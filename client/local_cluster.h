@@ -21,6 +21,7 @@ struct LocalClusterOptions {
   int64_t workers = 2;
   int64_t threads_per_worker = 1;
   int64_t memory_limit_bytes = 0;  // of each worker; 0: an equal share of 80 % of what is free
+  std::string device;              // of each worker; empty: what headrace-worker takes
   std::string listen;              // of the coordinator; empty: a Unix socket
   bool die_with_parent = true;
   std::string binary_dir;  // where headrace-coordinator and headrace-worker are

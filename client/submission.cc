@@ -27,6 +27,7 @@ class JsonLines : public JobObserver {
 
 absl::StatusOr<v1::SubmitJobResponse> Submit(Coordinator* coordinator, const JobFile& file,
                                              const PreparedDataset& dataset,
+                                             const v1::JobOptions& options,
                                              const Environment& environment) {
   Progress progress(environment.console);
   HEADRACE_RETURN_IF_ERROR(
@@ -36,6 +37,7 @@ absl::StatusOr<v1::SubmitJobResponse> Submit(Coordinator* coordinator, const Job
   v1::SubmitJobRequest request;
   *request.mutable_spec() = file.spec;
   *request.mutable_dataset() = dataset.dataset;
+  *request.mutable_options() = options;
   return coordinator->Call(&v1::CoordinatorService::Stub::SubmitJob, request);
 }
 

@@ -16,6 +16,7 @@ namespace headrace {
 // Uploads what the store lacks (progress on a terminal's stderr) and submits.
 absl::StatusOr<v1::SubmitJobResponse> Submit(Coordinator* coordinator, const JobFile& file,
                                              const PreparedDataset& dataset,
+                                             const v1::JobOptions& options,
                                              const Environment& environment);
 
 // Follows the job to its end. With Format::kText progress goes to stderr, else every update is one

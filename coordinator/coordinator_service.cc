@@ -8,6 +8,7 @@
 #include "common/grpc_status.h"
 #include "common/status.h"
 #include "common/token_file.h"
+#include "coordinator/suited_workers.h"
 #include "plan/job_check.h"
 
 namespace headrace {
@@ -53,11 +54,18 @@ absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
                                             v1::SubmitJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), &request.dataset()));
   HEADRACE_RETURN_IF_ERROR(CheckDataset(request.dataset()));
+  const bool simulate = request.options().simulate();
+  if (simulate && request.options().hash_tensors()) {
+    return absl::InvalidArgumentError("a simulation has no tensors to hash and compare");
+  }
+  const std::vector<v1::WorkerInfo> workers = parts_.registry->List();
+  HEADRACE_RETURN_IF_ERROR(CheckSuited(workers, simulate));
   // Here rather than on the driver's thread, which all jobs share: advice takes its time.
-  const absl::Status fits = parts_.plan
-                                .train(request.spec(), &request.dataset(),
-                                       ToPlanWorkers(parts_.registry->List()), Advice::kGiven)
-                                .status();
+  const absl::Status fits =
+      parts_.plan
+          .train(request.spec(), &request.dataset(),
+                 ToPlanWorkers(SuitedWorkers(workers, simulate)), Advice::kGiven)
+          .status();
   if (!fits.ok() && !absl::IsUnavailable(fits)) return fits;  // too few workers: it can wait
   HEADRACE_ASSIGN_OR_RETURN(const JobDriver::Submitted submitted,
                             parts_.driver->Submit(request, absl::Now() + kCommitTime));
@@ -153,8 +161,11 @@ grpc::Status CoordinatorServiceImpl::ListWorkers(grpc::ServerContext*,
 absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
                                           v1::PlanJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
-  absl::StatusOr<v1::Plan> plan = parts_.plan.train(
-      request.spec(), nullptr, ToPlanWorkers(parts_.registry->List()), Advice::kGiven);
+  const std::vector<v1::WorkerInfo> workers = parts_.registry->List();
+  HEADRACE_RETURN_IF_ERROR(CheckSuited(workers, request.simulate()));
+  absl::StatusOr<v1::Plan> plan =
+      parts_.plan.train(request.spec(), nullptr,
+                        ToPlanWorkers(SuitedWorkers(workers, request.simulate())), Advice::kGiven);
   // For SubmitJob too few workers are a reason to wait, here they are the answer.
   if (absl::IsUnavailable(plan.status())) {
     return absl::FailedPreconditionError(plan.status().message());

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/suited_workers.h"
 #include "plan/job_check.h"
 
 namespace headrace {
@@ -12,9 +13,13 @@ namespace headrace {
 std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers) {
   std::vector<PlanWorker> planned;
   for (const v1::WorkerInfo& worker : workers) {
-    planned.push_back(PlanWorker{
-        worker.name(), worker.flops_per_second(), worker.memory_limit_bytes(),
-        static_cast<int>(std::clamp<int64_t>(worker.threads(), 1, 1024)), worker.bf16()});
+    PlanWorker& each = planned.emplace_back();
+    each.name = worker.name();
+    each.flops_per_second = worker.flops_per_second();
+    each.memory_limit_bytes = worker.memory_limit_bytes();
+    each.threads = static_cast<int>(std::clamp<int64_t>(worker.threads(), 1, 1024));
+    each.bf16 = worker.bf16() || worker.has_sim();
+    if (worker.has_sim()) each.sim = worker.sim();
   }
   return planned;
 }
@@ -103,13 +108,14 @@ void JobMachine::On(const JobSubmitted& submitted, Turn turn) {
 
 void JobMachine::On(const GenerateSubmitted& submitted, Turn turn) {
   absl::Status status;
-  if (workers_.Living().empty()) {
+  const std::vector<v1::WorkerInfo> living = SuitedWorkers(workers_.Living(), false);
+  if (living.empty()) {
     status = absl::UnavailableError("no worker is there to generate with");
   } else if (NumGenerates() >= kMaxGenerates) {
     status = absl::ResourceExhaustedError(
         absl::StrCat(kMaxGenerates, " generate requests are under way; try again"));
   } else {
-    status = plan_.generate(submitted.trained.spec(), ToPlanWorkers(workers_.Living())).status();
+    status = plan_.generate(submitted.trained.spec(), ToPlanWorkers(living)).status();
   }
   if (!status.ok()) {
     turn.out->push_back(EndGenerate{submitted.request, status});
@@ -190,7 +196,9 @@ void JobMachine::Place(Turn turn) {
 
 JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
   JobRun& run = *queue_[i];
-  absl::StatusOr<v1::Plan> plan = PlanOn(run, workers_.Free());
+  const std::vector<v1::WorkerInfo> all_living = workers_.Living();
+  const std::vector<v1::WorkerInfo> free_ones = SuitedWorkers(workers_.Free(), run.simulates());
+  absl::StatusOr<v1::Plan> plan = PlanOn(run, free_ones);
   if (plan.ok()) {
     StartOn(*plan, i, turn);
     return Placing::kLeft;
@@ -202,16 +210,19 @@ JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
     return Placing::kLeft;
   }
-  const size_t living = workers_.Living().size();
-  const size_t free = workers_.Free().size();
+  const std::vector<v1::WorkerInfo> living_ones = SuitedWorkers(all_living, run.simulates());
+  const size_t living = living_ones.size();
+  const size_t free = free_ones.size();
   const std::string count = absl::StrCat(" (", free, " of ", living, " free)");
-  if (free < living && PlanOn(run, workers_.Living()).ok()) {
+  if (free < living && PlanOn(run, living_ones).ok()) {
     run.Wait(absl::StrCat("waits for busy workers", count), turn);
     blocker_ = &run;
     return Placing::kBlocks;
   }
-  run.Wait(living == 0 ? std::string("waits for workers: none is there")
-                       : absl::StrCat("waits for workers", count, ": ", plan.status().message()),
+  const absl::Status suited = CheckSuited(all_living, run.simulates());
+  run.Wait(!suited.ok()  ? absl::StrCat("waits for workers: ", suited.message())
+           : living == 0 ? std::string("waits for workers: none is there")
+                         : absl::StrCat("waits for workers", count, ": ", plan.status().message()),
            turn);
   return Placing::kPassed;
 }

@@ -49,6 +49,7 @@ class JobRun {
 
   const v1::Job& job() const { return job_; }
   bool generates() const { return generate_.has_value(); }
+  bool simulates() const { return options_.simulate(); }  // on simulated workers
   int64_t request() const { return generate_->request; }
   bool ended() const { return phase_ == Phase::kEnded; }
   bool queued() const { return phase_ == Phase::kQueued; }
@@ -96,6 +97,7 @@ class JobRun {
   void OnToken(int64_t stage, int64_t token, Turn turn);
   absl::Status CheckFinished(int64_t stage, const v1::StageFinished& finished) const;
   void AllFinished(Turn turn);
+  void EndAfterSteps(Turn turn);
 
   void AddFault(FaultKind kind, int64_t stage, std::string text, std::string blamed, Turn turn);
   void OwnFault(int64_t stage, std::string text, Turn turn);

@@ -84,6 +84,10 @@ void JobRun::OnStep(int64_t stage, const v1::StageStep& step, Turn turn) {
 }
 
 absl::Status JobRun::CheckFinished(int64_t stage, const v1::StageFinished& finished) const {
+  if (simulates()) {
+    if (!finished.has_weights()) return absl::OkStatus();
+    return absl::InvalidArgumentError("it sends weights, but the job is simulated");
+  }
   const v1::WeightsSlice& slice = finished.weights();
   const v1::StagePlan& plan = job_.plan().stage(static_cast<int>(stage));
   if (slice.first_layer() != plan.first_layer() || slice.end_layer() != plan.end_layer()) {
@@ -132,7 +136,7 @@ void JobRun::AllFinished(Turn turn) {
   bool same_step = true;
   for (const Stage& stage : stages_) {
     *job_.add_peak_memory() = stage.finished->peak_memory();
-    *job_.add_weights() = stage.finished->weights();
+    if (!simulates()) *job_.add_weights() = stage.finished->weights();
     hash.slices.push_back(stage.finished->weights());
     if (stop_reason_.empty()) stop_reason_ = stage.finished->stop_reason();
     same_step &= stage.finished->weights_step() == stages_[0].finished->weights_step();
@@ -144,7 +148,25 @@ void JobRun::AllFinished(Turn turn) {
     Fail("the stages saved weights of different steps", turn);
     return;
   }
+  if (simulates()) {
+    job_.clear_weights_step();
+    EndAfterSteps(turn);
+    return;
+  }
   turn.out->push_back(std::move(hash));
+}
+
+void JobRun::EndAfterSteps(Turn turn) {
+  if (!stop_reason_.empty()) {
+    Fail(stop_reason_, turn);
+  } else if (job_.step() != job_.spec().training().steps()) {
+    Fail(absl::StrCat("the stages finished after step ", job_.step(), " of ",
+                      job_.spec().training().steps()),
+         turn);
+  } else {
+    End(v1::JOB_STATE_DONE,
+        simulates() ? "simulated: nothing was trained, no weights are kept" : "", turn);
+  }
 }
 
 void JobRun::OnWeightsHashed(const absl::StatusOr<std::string>& sha256, Turn turn) {
@@ -156,15 +178,7 @@ void JobRun::OnWeightsHashed(const absl::StatusOr<std::string>& sha256, Turn tur
     return;
   }
   job_.set_weights_sha256(*sha256);
-  if (!stop_reason_.empty()) {
-    Fail(stop_reason_, turn);
-  } else if (job_.step() != job_.spec().training().steps()) {
-    Fail(absl::StrCat("the stages finished after step ", job_.step(), " of ",
-                      job_.spec().training().steps()),
-         turn);
-  } else {
-    End(v1::JOB_STATE_DONE, "", turn);
-  }
+  EndAfterSteps(turn);
 }
 
 void JobRun::OnFailed(int64_t k, const v1::StageFailed& failed, Turn turn) {

@@ -8,6 +8,7 @@
 #include "common/grpc_status.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -41,7 +42,8 @@ absl::Status CheckInfo(const v1::WorkerInfo& info) {
   if (!std::isfinite(info.flops_per_second()) || info.flops_per_second() < 0) {
     return absl::InvalidArgumentError("flops_per_second: expected 0 or more");
   }
-  return absl::OkStatus();
+  if (!info.has_sim()) return absl::OkStatus();
+  return Annotate(CheckSim(info.sim()), absl::StrCat("worker ", info.name()));
 }
 
 }  // namespace

@@ -131,6 +131,10 @@ class WatchStream {
 };
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request, const v1::Job& job) {
+  if (job.plan().stage_size() > 0 && job.plan().stage(0).has_sim()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", job.id(), " was simulated: it trained nothing to generate from"));
+  }
   if (job.weights().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " has no trained weights (", ShortName(job.state()), ")"));

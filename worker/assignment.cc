@@ -13,6 +13,7 @@
 #include "plan/batch.h"
 #include "plan/model.h"
 #include "plan/schedule_check.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -145,6 +146,25 @@ absl::Status ReadGenerate(const v1::StageAssignment& assignment, StageJob* job) 
   return absl::OkStatus();
 }
 
+// All stages of a job are simulated or none is: what a simulated one sends is no number.
+absl::Status ReadSim(const v1::StageAssignment& assignment, const WorkerLimits& limits,
+                     StageJob* job) {
+  for (const v1::StagePlan& stage : assignment.plan().stage()) {
+    if (stage.has_sim() != limits.simulated) {
+      return Bad("stage ", stage.stage(), stage.has_sim() ? " is simulated" : " is real",
+                 ", but worker ", job->worker(), limits.simulated ? " is simulated" : " is real",
+                 "; expected all stages of a job to be alike");
+    }
+    if (!limits.simulated) continue;
+    HEADRACE_RETURN_IF_ERROR(CheckSim(stage.sim()));
+    job->sim.push_back(stage.sim());
+  }
+  if (!limits.simulated) return absl::OkStatus();
+  if (assignment.has_generate()) return Bad("a simulated worker has no weights to generate from");
+  if (assignment.options().hash_tensors()) return Bad("a simulated worker has no tensors to hash");
+  return absl::OkStatus();
+}
+
 absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
   for (const v1::WeightsSlice& slice : assignment.weights()) {
     if (!IsSha256(slice.sha256())) return Bad("weights '", slice.sha256(), "' are not a SHA-256");
@@ -160,7 +180,9 @@ absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
 }
 
 absl::Status CheckPrecision(const StageJob& job, const WorkerLimits& limits) {
-  if (job.shape.precision == Precision::kFp32 || limits.bf16) return absl::OkStatus();
+  if (job.shape.precision == Precision::kFp32 || limits.bf16 || limits.simulated) {
+    return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(absl::StrCat(
       "stage ", job.stage(), " has precision bf16, which the CPU of worker ", job.worker(),
       " cannot multiply (avx512_bf16); training.bf16_emulate: true computes it on any CPU"));
@@ -208,6 +230,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   job.dataset = assignment.dataset();
   job.weights.assign(assignment.weights().begin(), assignment.weights().end());
   job.hash_tensors = assignment.options().hash_tensors();
+  HEADRACE_RETURN_IF_ERROR(ReadSim(assignment, limits, &job));
   HEADRACE_RETURN_IF_ERROR(assignment.has_generate() ? ReadGenerate(assignment, &job)
                                                      : ReadTraining(assignment, &job));
   HEADRACE_RETURN_IF_ERROR(CheckPrecision(job, limits));

@@ -17,6 +17,7 @@ struct WorkerLimits {
   int64_t memory_bytes = 0;
   int threads = 1;
   bool bf16 = false;  // its processor multiplies bf16
+  bool simulated = false;
 };
 
 //   FAILED_PRECONDITION  precision bf16 without emulation, on a processor that has not got it

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -21,16 +22,23 @@
 #include "common/log.h"
 #include "common/process.h"
 #include "common/status.h"
+#include "plan/sim_device.h"
 #include "worker/advertise.h"
 #include "worker/backend/cpu/measure.h"
 #include "worker/backend/device.h"
 #include "worker/heartbeater.h"
 #include "worker/service.h"
+#include "worker/sim/sim_clock.h"
 
 namespace headrace {
 namespace {
 
 constexpr int kExitUsage = 2;
+constexpr char kDeviceHelp[] =
+    "auto, cpu, or sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
+    "action=20ms (or forward=, recompute=, backward=) or flops=10T; memory=16GiB; link=1Gbit/s "
+    "and latency=1ms, without which tensors really travel. Only jobs submitted with --simulate "
+    "run on such workers";
 constexpr double kDefaultMemoryShare = 0.8;
 constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
@@ -40,6 +48,7 @@ struct Flags {
                                  data_dir, metrics;
   int threads = 1;
   int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
+  std::optional<v1::SimDevice> sim;
   bool die_with_parent = false;
 };
 
@@ -82,9 +91,7 @@ void DefineFlags(CLI::App* app, Flags* flags) {
       "--advertise", flags->advertise,
       "Address others reach this worker at; default: --listen, or the local address towards "
       "the coordinator");
-  app->add_option("--device", flags->device, "auto or cpu")
-      ->check(CLI::IsMember({"auto", "cpu"}))
-      ->capture_default_str();
+  app->add_option("--device", flags->device, kDeviceHelp)->capture_default_str();
   app->add_option("--memory-limit", flags->memory_limit,
                   "Most memory a stage may take, such as 8GiB; default: 80 % of what is available");
   app->add_option("--threads", flags->threads, "Threads that compute")
@@ -94,6 +101,23 @@ void DefineFlags(CLI::App* app, Flags* flags) {
                   "Folder for blobs; default: ~/.local/state/headrace/workers/NAME");
   app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port");
   app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process ends");
+}
+
+absl::Status ReadDevice(Flags* flags) {
+  if (!IsSimFlag(flags->device)) {
+    if (flags->device == "auto" || flags->device == "cpu") return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", flags->device, "'; expected auto, cpu or sim:KEY=VALUE,…"));
+  }
+  HEADRACE_ASSIGN_OR_RETURN(const SimFlag sim, ParseSimFlag(flags->device));
+  if (sim.memory_bytes > 0 && flags->memory_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "sim: memory= is given, and --memory-limit too; expected one");
+  }
+  if (sim.memory_bytes > 0) flags->memory_bytes = sim.memory_bytes;
+  if (flags->memory_bytes == 0) flags->memory_bytes = kDefaultSimMemoryBytes;
+  flags->sim = sim.device;
+  return absl::OkStatus();
 }
 
 // What is wrong with a flag, after CLI11's own checks.
@@ -109,26 +133,35 @@ absl::Status CheckFlags(Flags* flags) {
         "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
   }
   if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
-  if (flags->memory_limit.empty()) return absl::OkStatus();
-  const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
-  HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
-  flags->memory_bytes = *bytes;
-  return absl::OkStatus();
+  if (!flags->memory_limit.empty()) {
+    const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
+    HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
+    flags->memory_bytes = *bytes;
+  }
+  return Annotate(ReadDevice(flags), "--device");
 }
 
 // All but the address, which is known once the server listens.
 absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
-  HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
   v1::WorkerInfo self;
   self.set_name(flags.name);
-  self.set_device(device.kind);
-  self.set_device_name(device.name);
-  self.set_memory_limit_bytes(
-      flags.memory_bytes > 0 ? flags.memory_bytes
-                             : static_cast<int64_t>(kDefaultMemoryShare *
-                                                    static_cast<double>(device.available_bytes)));
   self.set_threads(flags.threads);
-  self.set_flops_per_second(MeasureFlops(flags.threads));
+  if (flags.sim) {
+    self.set_device("sim");
+    self.set_device_name(DescribeSim(*flags.sim));
+    self.set_memory_limit_bytes(flags.memory_bytes);
+    self.set_flops_per_second(flags.sim->flops_per_second());
+    *self.mutable_sim() = *flags.sim;
+  } else {
+    HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
+    self.set_device(device.kind);
+    self.set_device_name(device.name);
+    self.set_memory_limit_bytes(
+        flags.memory_bytes > 0 ? flags.memory_bytes
+                               : static_cast<int64_t>(kDefaultMemoryShare *
+                                                      static_cast<double>(device.available_bytes)));
+    self.set_flops_per_second(MeasureFlops(flags.threads));
+  }
   self.set_version(HEADRACE_VERSION);
   std::random_device random;
   self.set_instance(absl::StrFormat("%08x%08x", random(), random()));
@@ -175,7 +208,9 @@ absl::Status Serve(const Flags& flags) {
   StageDirectory directory;
   Reporter reporter(registry.get(), flags.name, self.instance());
   WorkerContext context;
-  context.limits = {self.memory_limit_bytes(), flags.threads};
+  context.limits.memory_bytes = self.memory_limit_bytes();
+  context.limits.threads = flags.threads;
+  context.limits.simulated = flags.sim.has_value();
   context.data_dir = flags.data_dir;
   context.coordinator = blobs.get();
   context.reporter = &reporter;
@@ -196,9 +231,11 @@ absl::Status Serve(const Flags& flags) {
   HEADRACE_ASSIGN_OR_RETURN(
       *self.mutable_address(),
       AdvertisedAddress(flags.advertise, flags.listen, port, flags.coordinator));
-  LogInfo(absl::StrCat("serving at ", self.address(), ", ", FormatBytes(self.memory_limit_bytes()),
-                       ", ", flags.threads, flags.threads == 1 ? " thread, " : " threads, ",
-                       static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s"));
+  LogInfo(absl::StrCat(
+      "serving at ", self.address(), ", ", FormatBytes(self.memory_limit_bytes()), ", ",
+      flags.threads, flags.threads == 1 ? " thread, " : " threads, ",
+      flags.sim ? DescribeSim(*flags.sim)
+                : absl::StrCat(static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s")));
   Refusal refusal;
   {
     const Heartbeater heartbeater(registry.get(), self, MakeCallbacks(flags, &service, &refusal));
@@ -232,6 +269,7 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   if (flags.die_with_parent) DieWithParent();
+  if (flags.sim) UseExactTimers();
   SetLogSource(absl::StrCat("worker ", flags.name));
   const absl::Status status = Serve(flags);
   if (status.ok()) return 0;

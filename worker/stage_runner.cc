@@ -14,6 +14,7 @@
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "plan/sim_device.h"
 #include "worker/checkpoint/weights_slice.h"
 #include "worker/pipeline/generate.h"
 
@@ -44,15 +45,18 @@ std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
                       kind("link", peak.link(), plan.link));
 }
 
-v1::LinkInfo DescribeLink(int from_stage, const v1::Peer& to) {
+v1::LinkInfo DescribeLink(const StageJob& job, const v1::Peer& to) {
   v1::LinkInfo link;
-  link.set_from_stage(from_stage);
+  link.set_from_stage(job.stage());
   link.set_to_stage(to.stage());
   link.set_transport("grpc");
   link.set_address(to.address());
   link.set_reason(absl::StartsWith(to.address(), "unix:")
                       ? "the receiver listens on a Unix socket of this host"
                       : "the receiver listens on TCP");
+  if (job.hollow_from(job.stage())) {
+    link.set_reason(absl::StrCat(DescribeSim(job.sim[job.stage()]), "; payloads do not travel"));
+  }
   return link;
 }
 
@@ -167,7 +171,7 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   v1::StageEvent event;
   event.mutable_ready();
   for (const v1::Peer& peer : Receivers()) {
-    *event.mutable_ready()->add_links() = DescribeLink(job_.stage(), peer);
+    *event.mutable_ready()->add_links() = DescribeLink(job_, peer);
   }
   HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ready after ",
@@ -299,7 +303,11 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
     LogWarning(
         absl::StrCat("job ", job_.job_id, ": links did not end in order: ", status.message()));
   }
-  if (!job_.generates) HEADRACE_RETURN_IF_ERROR(Save(equipment, &finished));
+  if (job_.simulated()) {
+    ReportLog(absl::StrCat("stage ", job_.stage(), " was simulated: no weights are kept"));
+  } else if (!job_.generates) {
+    HEADRACE_RETURN_IF_ERROR(Save(equipment, &finished));
+  }
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
   *finished.mutable_peak_memory() = equipment->PeakMemory();
   recorder_.Record("finished");

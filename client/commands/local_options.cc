@@ -1,7 +1,9 @@
 #include "client/commands/local_options.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/flags.h"
 #include "common/status.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 
@@ -18,6 +20,10 @@ void AddLocalOptions(CLI::App* app, LocalOptions* options) {
                   "Memory each may use, such as 2GiB (default: an equal share of 80 % of what is "
                   "free)")
       ->type_name("SIZE");
+  app->add_option("--device", options->device,
+                  "Device of each: auto, cpu, or sim:KEY=VALUE,… such as sim:action=20ms "
+                  "(`headrace-worker --help`)")
+      ->type_name("DEVICE");
 }
 
 absl::StatusOr<LocalClusterOptions> ToClusterOptions(const LocalOptions& options,
@@ -26,13 +32,27 @@ absl::StatusOr<LocalClusterOptions> ToClusterOptions(const LocalOptions& options
   cluster.workers = options.workers;
   cluster.threads_per_worker = options.threads_per_worker;
   cluster.binary_dir = environment.binary_dir;
+  cluster.device = options.device;
   if (!options.memory_limit.empty()) {
     absl::StatusOr<int64_t> bytes = ParseBytes(options.memory_limit);
     if (bytes.ok() && *bytes <= 0) bytes = absl::InvalidArgumentError("0; expected a size above 0");
     if (!bytes.ok()) return Annotate(bytes.status(), "--memory-limit");
     cluster.memory_limit_bytes = *bytes;
   }
+  if (Simulates(options)) {
+    const absl::StatusOr<SimFlag> sim = ParseSimFlag(options.device);
+    if (!sim.ok()) return Annotate(sim.status(), "--device");
+    if (sim->memory_bytes > 0 && cluster.memory_limit_bytes > 0) {
+      return absl::InvalidArgumentError(
+          "--device: sim: memory= is given, and --memory-limit too; expected one");
+    }
+  } else if (!options.device.empty() && options.device != "auto" && options.device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device: '", options.device, "'; expected auto, cpu or sim:KEY=VALUE,…"));
+  }
   return cluster;
 }
+
+bool Simulates(const LocalOptions& options) { return IsSimFlag(options.device); }
 
 }  // namespace headrace

@@ -1,11 +1,13 @@
 #include "client/render/plan.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/commands/command.h"
 #include "client/commands/worker_list.h"
 #include "client/job_file.h"
 #include "client/render/json.h"
 #include "common/status.h"
 #include "plan/planner/planner.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -14,12 +16,45 @@ struct PlanOptions {
   std::string file;
   std::string workers;
   int threads = 1;
+  std::string device;
+  bool simulate = false;
 };
+
+absl::Status SetDevice(const std::string& device, std::vector<PlanWorker>* workers) {
+  if (!IsSimFlag(device)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device: '", device, "'; expected sim:KEY=VALUE,…"));
+  }
+  const absl::StatusOr<SimFlag> sim = ParseSimFlag(device);
+  if (!sim.ok()) return Annotate(sim.status(), "--device");
+  if (sim->memory_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "--device: sim: memory= is given, and --workers has each worker's memory; expected one");
+  }
+  for (PlanWorker& worker : *workers) {
+    worker.sim = sim->device;
+    worker.flops_per_second = sim->device.flops_per_second();
+  }
+  return absl::OkStatus();
+}
+
+// What does not go together.
+absl::Status CheckOptions(const PlanOptions& options) {
+  if (options.workers.empty() && !options.device.empty()) {
+    return absl::InvalidArgumentError(
+        "--device goes with --workers; for a cluster's simulated workers give --simulate");
+  }
+  if (!options.workers.empty() && options.simulate) {
+    return absl::InvalidArgumentError("--simulate is for a cluster; with --workers give --device");
+  }
+  return absl::OkStatus();
+}
 
 // Without a cluster: the same planner, here.
 absl::StatusOr<v1::Plan> PlanOffline(const JobFile& file, const PlanOptions& options) {
-  HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers,
+  HEADRACE_ASSIGN_OR_RETURN(std::vector<PlanWorker> workers,
                             ParseWorkerList(options.workers, options.threads));
+  if (!options.device.empty()) HEADRACE_RETURN_IF_ERROR(SetDevice(options.device, &workers));
   absl::StatusOr<v1::Plan> plan = PlanJob(file.spec, nullptr, workers);
   // Here nobody waits for more workers: too few is a refusal.
   if (absl::IsUnavailable(plan.status())) {
@@ -29,10 +64,12 @@ absl::StatusOr<v1::Plan> PlanOffline(const JobFile& file, const PlanOptions& opt
   return plan;
 }
 
-absl::StatusOr<v1::Plan> PlanOnCluster(const JobFile& file, const CommandLine& line) {
+absl::StatusOr<v1::Plan> PlanOnCluster(const JobFile& file, bool simulate,
+                                       const CommandLine& line) {
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   v1::PlanJobRequest request;
   *request.mutable_spec() = file.spec;
+  request.set_simulate(simulate);
   HEADRACE_ASSIGN_OR_RETURN(v1::PlanJobResponse response,
                             coordinator->Call(&v1::CoordinatorService::Stub::PlanJob, request));
   return std::move(*response.mutable_plan());
@@ -40,9 +77,10 @@ absl::StatusOr<v1::Plan> PlanOnCluster(const JobFile& file, const CommandLine& l
 
 absl::Status ShowPlan(const CommandLine& line, const PlanOptions& options,
                       const Environment& environment) {
+  HEADRACE_RETURN_IF_ERROR(CheckOptions(options));
   HEADRACE_ASSIGN_OR_RETURN(const JobFile file, ReadJobFile(options.file));
   HEADRACE_ASSIGN_OR_RETURN(const v1::Plan plan, options.workers.empty()
-                                                     ? PlanOnCluster(file, line)
+                                                     ? PlanOnCluster(file, options.simulate, line)
                                                      : PlanOffline(file, options));
   const Console& console = environment.console;
   *console.out << (line.format() == Format::kText ? RenderPlan(plan, {}, console.TableWidth())
@@ -68,6 +106,12 @@ void AddPlan(CLI::App* app, CommandLine* line) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
+  command
+      ->add_option("--device", options->device,
+                   "With --workers: they are simulated, such as sim:action=20ms "
+                   "(`headrace-worker --help`)")
+      ->type_name("DEVICE");
+  command->add_flag("--simulate", options->simulate, "For the cluster's simulated workers");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   command->callback([line, options] {

@@ -25,6 +25,10 @@ absl::Status CheckRun(const RunOptions& options, const JobFile& file) {
                      options.local.workers, ", a worker a stage (--workers)")));
   }
   if (!options.sampling.wanted()) return absl::OkStatus();
+  if (Simulates(options.local)) {
+    return absl::InvalidArgumentError(
+        "--prompt: a simulation trains nothing to generate from; leave it or --device sim out");
+  }
   return CheckSampling(options.sampling, file.spec);
 }
 
@@ -75,8 +79,11 @@ absl::Status Run(const CommandLine& line, const RunOptions& options,
   const Interrupt::Listener listener(environment.interrupt, [] {});
   HEADRACE_ASSIGN_OR_RETURN(const auto cluster,
                             LocalCluster::Start(state, cluster_options, environment.interrupt));
-  HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse submitted,
-                            Submit(cluster->coordinator(), file, dataset, environment));
+  v1::JobOptions job_options;
+  job_options.set_simulate(Simulates(options.local));
+  HEADRACE_ASSIGN_OR_RETURN(
+      const v1::SubmitJobResponse submitted,
+      Submit(cluster->coordinator(), file, dataset, job_options, environment));
   const absl::StatusOr<v1::Job> job =
       Follow(cluster.get(), submitted.job_id(), deadline, environment);
   if (!job.ok()) return GiveUp(cluster.get(), submitted.job_id(), job.status());

@@ -11,6 +11,7 @@ namespace {
 struct SubmitOptions {
   std::string file;
   bool watch = false;
+  bool simulate = false;
 };
 
 absl::Status WatchSubmitted(Coordinator* coordinator, const CommandLine& line,
@@ -30,8 +31,10 @@ absl::Status SubmitFile(const CommandLine& line, const SubmitOptions& options,
   HEADRACE_ASSIGN_OR_RETURN(const StateDir state, StateDir::Open(line.state_dir));
   HEADRACE_ASSIGN_OR_RETURN(const PreparedDataset dataset, PrepareDataset(file, state.datasets()));
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
+  v1::JobOptions job_options;
+  job_options.set_simulate(options.simulate);
   HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse response,
-                            Submit(coordinator.get(), file, dataset, environment));
+                            Submit(coordinator.get(), file, dataset, job_options, environment));
   const Console& console = environment.console;
   if (line.format() == Format::kText) {
     *console.out << response.job_id() << "\n" << std::flush;
@@ -56,6 +59,8 @@ void AddSubmit(CLI::App* app, CommandLine* line) {
       ->required()
       ->type_name("FILE");
   command->add_flag("-w,--watch", options->watch, "Follow it to its end; Ctrl-C leaves it running");
+  command->add_flag("--simulate", options->simulate,
+                    "Run on simulated workers, which take declared time and train nothing");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   AddTimeoutOption(command, line, "Stop watching after this long (exit code 124)");

@@ -92,7 +92,8 @@ absl::Status CheckWorkers(Coordinator* coordinator, int64_t stages) {
       const v1::ListWorkersResponse response,
       coordinator->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest()));
   int64_t living = 0;
-  for (const v1::WorkerInfo& worker : response.workers()) living += worker.alive();
+  for (const v1::WorkerInfo& worker : response.workers())
+    living += worker.alive() && !worker.has_sim();
   if (living >= stages) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("the job's plan has ", stages, " stages, and ",
                                                     living, " workers are there; ",
@@ -107,6 +108,10 @@ absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
   if (!job.has_plan()) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job.id(), " (", job.name(), ") has no plan yet to replay"));
+  }
+  if (job.plan().stage_size() > 0 && job.plan().stage(0).has_sim()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", job.id(), " (", job.name(), ") was simulated: it has no tensors to compare"));
   }
   if (job.spec().pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16) {
     return absl::FailedPreconditionError(absl::StrCat(

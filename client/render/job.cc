@@ -218,8 +218,9 @@ std::string RenderWorkerTable(const v1::ListWorkersResponse& response, int width
     table.Add({Printable(worker.name()), state, worker.job_id(),
                Printable(worker.device_name().empty() ? worker.device() : worker.device_name()),
                absl::StrCat(worker.threads()), FormatBytes(worker.memory_limit_bytes()),
-               absl::StrFormat("%.0f GFLOP/s", worker.flops_per_second() / 1e9), worker.version(),
-               worker.address()});
+               worker.has_sim() ? "declared"
+                                : absl::StrFormat("%.0f GFLOP/s", worker.flops_per_second() / 1e9),
+               worker.version(), worker.address()});
   }
   return table.Render(width);
 }

@@ -9,6 +9,7 @@
 #include "client/render/human.h"
 #include "client/render/table.h"
 #include "common/flags.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -98,6 +99,21 @@ std::string MemoryTable(const v1::Plan& plan, const std::vector<v1::MemoryBytes>
   return table.Render(width, 2);
 }
 
+// Says of a simulation that it is one, and what its devices declare; empty for real workers.
+std::string SimulatedLine(const v1::Plan& plan) {
+  if (plan.stage_size() == 0 || !plan.stage(0).has_sim()) return "";
+  std::vector<std::string> devices;
+  for (const v1::StagePlan& stage : plan.stage()) {
+    std::string device = DescribeSim(stage.sim());
+    if (devices.empty() || devices.back() != device) devices.push_back(std::move(device));
+  }
+  constexpr size_t kShown = 3;
+  const bool more = devices.size() > kShown;
+  if (more) devices.resize(kShown);
+  return absl::StrCat("SIMULATED  actions take declared time, losses are 0, nothing is trained: ",
+                      absl::StrJoin(devices, "; "), more ? "; …" : "", "\n");
+}
+
 }  // namespace
 
 int64_t TotalBytes(const v1::MemoryBytes& memory) {
@@ -121,7 +137,7 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
                     "boundaries bf16: half the bytes between stages; numbers differ from fp32's "
                     "and depend on where stages begin\n");
   }
-  absl::StrAppend(&out, "\n");
+  absl::StrAppend(&out, SimulatedLine(plan), "\n");
   absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
   if (!plan.grid().empty()) {
     absl::StrAppend(&out, "\nschedule\n");

@@ -79,6 +79,7 @@ void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   FillMemory(StageMemory(job.Stage(stage, num_stages, cell, worker.threads), actions),
              out->mutable_memory());
   out->set_memory_limit_bytes(worker.memory_limit_bytes);
+  if (worker.sim) *out->mutable_sim() = *worker.sim;
   out->set_forward_s(trial.costs[stage].forward_s);
   out->set_backward_s(trial.costs[stage].backward_s);
   int64_t parameters = 0;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct PlanWorker {
   int64_t memory_limit_bytes = 0;  // for one stage, all kinds together
   int threads = 1;
   bool bf16 = true;  // its CPU multiplies bf16
+  std::optional<v1::SimDevice> sim = {};  // a simulated worker: its actions take what it declares
 };
 
 enum class Advice { kGiven, kNone };

@@ -7,6 +7,7 @@
 #include "common/status.h"
 #include "plan/batch.h"
 #include "plan/planner/schedule/schedule.h"
+#include "plan/sim_device.h"
 
 namespace headrace {
 namespace {
@@ -66,7 +67,8 @@ LayerNumbers NumbersOf(const JobShape& job, const LayerSpec& layer) {
   return numbers;
 }
 
-double LinkSeconds(int64_t bytes) {
+double LinkSeconds(const WorkerClass& sender, int64_t bytes) {
+  if (sender.sim && sender.sim->wire()) return SimLinkSeconds(*sender.sim, bytes);
   return kLinkLatencyS + static_cast<double>(bytes) / kLinkBytesPerSecond;
 }
 
@@ -192,14 +194,23 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
 }
 
 StageCosts StageTable::Costs(int stage, const Cell& cell) const {
-  const double flops_per_second = (*classes_)[cell.worker_class].flops_per_second;
+  const WorkerClass& of = (*classes_)[cell.worker_class];
   StageCosts costs;
-  costs.forward_s = layers_->ForwardFlops(cell.first, cell.end) / flops_per_second;
-  costs.recompute_s = layers_->RecomputeFlops(cell.first, cell.end) / flops_per_second;
-  costs.backward_s = layers_->BackwardFlops(cell.first, cell.end) / flops_per_second;
+  const double forward = layers_->ForwardFlops(cell.first, cell.end);
+  const double recompute = layers_->RecomputeFlops(cell.first, cell.end);
+  const double backward = layers_->BackwardFlops(cell.first, cell.end);
+  if (of.sim) {
+    costs.forward_s = SimForwardSeconds(*of.sim, forward);
+    costs.recompute_s = SimRecomputeSeconds(*of.sim, recompute);
+    costs.backward_s = SimBackwardSeconds(*of.sim, backward);
+  } else {
+    costs.forward_s = forward / of.flops_per_second;
+    costs.recompute_s = recompute / of.flops_per_second;
+    costs.backward_s = backward / of.flops_per_second;
+  }
   const int64_t travel_bytes = TravelBytes(Bare(stage));
-  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(travel_bytes);
-  if (stage > 0) costs.gradient_s = LinkSeconds(travel_bytes);
+  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(of, travel_bytes);
+  if (stage > 0) costs.gradient_s = LinkSeconds(of, travel_bytes);
   return costs;
 }
 

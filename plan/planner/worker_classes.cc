@@ -21,14 +21,40 @@ double FlopsPerSecond(const PlanWorker& worker) {
                                      : kDefaultFlopsPerThread * std::max(worker.threads, 1);
 }
 
+bool Near(double a, double b, double share) {
+  return std::min(a, b) >= std::max(a, b) * (1 - share);
+}
+
+bool SimJoins(const std::optional<v1::SimDevice>& a, const std::optional<v1::SimDevice>& b,
+              double share) {
+  if (!a || !b) return a.has_value() == b.has_value();
+  return Near(a->flops_per_second(), b->flops_per_second(), share) &&
+         Near(a->forward_s(), b->forward_s(), share) &&
+         Near(a->recompute_s(), b->recompute_s(), share) &&
+         Near(a->backward_s(), b->backward_s(), share) && a->wire() == b->wire() &&
+         Near(a->link_bytes_per_second(), b->link_bytes_per_second(), share) &&
+         Near(a->link_latency_s(), b->link_latency_s(), share);
+}
+
 bool Joins(const PlanWorker& worker, const PlanWorker& leader, const Tolerance& tolerance) {
-  const auto near = [](double a, double b, double share) {
-    return std::min(a, b) >= std::max(a, b) * (1 - share);
-  };
-  return near(FlopsPerSecond(worker), FlopsPerSecond(leader), tolerance.speed) &&
-         near(static_cast<double>(worker.memory_limit_bytes),
+  return SimJoins(worker.sim, leader.sim, tolerance.speed) &&
+         Near(FlopsPerSecond(worker), FlopsPerSecond(leader), tolerance.speed) &&
+         Near(static_cast<double>(worker.memory_limit_bytes),
               static_cast<double>(leader.memory_limit_bytes), tolerance.memory) &&
          (tolerance.threads || worker.threads == leader.threads);
+}
+
+// 0 is none declared, or no limit.
+double Slower(double a, double b) { return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b); }
+
+void SlowDown(const v1::SimDevice& worker, v1::SimDevice* slowest) {
+  slowest->set_flops_per_second(Slower(slowest->flops_per_second(), worker.flops_per_second()));
+  slowest->set_forward_s(std::max(slowest->forward_s(), worker.forward_s()));
+  slowest->set_recompute_s(std::max(slowest->recompute_s(), worker.recompute_s()));
+  slowest->set_backward_s(std::max(slowest->backward_s(), worker.backward_s()));
+  slowest->set_link_bytes_per_second(
+      Slower(slowest->link_bytes_per_second(), worker.link_bytes_per_second()));
+  slowest->set_link_latency_s(std::max(slowest->link_latency_s(), worker.link_latency_s()));
 }
 
 std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tolerance& tolerance) {
@@ -39,11 +65,13 @@ std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tol
       return Joins(worker, workers[c.workers[0]], tolerance);
     });
     if (at == classes.end()) {
-      classes.push_back({FlopsPerSecond(worker), worker.memory_limit_bytes, worker.threads, {}});
+      classes.push_back(
+          {FlopsPerSecond(worker), worker.memory_limit_bytes, worker.threads, {}, worker.sim});
       at = classes.end() - 1;
     }
     at->flops_per_second = std::min(at->flops_per_second, FlopsPerSecond(worker));
     at->memory_limit_bytes = std::min(at->memory_limit_bytes, worker.memory_limit_bytes);
+    if (worker.sim) SlowDown(*worker.sim, &*at->sim);
     at->threads = std::max(at->threads, worker.threads);  // more threads need more workspace
     at->workers.push_back(static_cast<int>(i));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/planner/planner.h"
@@ -15,7 +16,8 @@ struct WorkerClass {
   double flops_per_second = 0;     // of the slowest in it
   int64_t memory_limit_bytes = 0;  // of the smallest in it
   int threads = 1;
-  std::vector<int> workers;  // indices in the given list, ascending
+  std::vector<int> workers;               // indices in the given list, ascending
+  std::optional<v1::SimDevice> sim = {};  // the slowest of what its simulated workers declare
 };
 
 // Workers with the same threads and memory whose speeds differ by less than 5 %, which is less than

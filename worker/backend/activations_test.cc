@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "worker/backend/ops_testing.h"
 
 namespace headrace {
@@ -125,6 +127,15 @@ TEST_P(Activations, FillAndZeroSetEveryElementAndNoOther) {
     ExpectClose(x, Doubles(static_cast<size_t>(count), 2.5), 0, "fill");
     ops_->Zero(x.data(), count);
     ExpectClose(x, Doubles(static_cast<size_t>(count), 0.0), 0, "zero");
+  }
+}
+
+TEST_P(Activations, CopyKeepsEveryBitOfEveryElement) {
+  for (int64_t count : {1, 17, 9001}) {
+    Buffer x(RandomValues(count, 1));
+    Buffer y(count);
+    ops_->Copy(x.data(), y.data(), count);
+    EXPECT_EQ(std::memcmp(y.data(), x.data(), static_cast<size_t>(count) * sizeof(float)), 0);
   }
 }
 

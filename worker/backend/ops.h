@@ -124,6 +124,7 @@ class Ops {
   // Σ x² in double, fixed blocks.
   virtual double SquaredNorm(const float* x, int64_t count) = 0;
   virtual void Zero(float* x, int64_t count) = 0;
+  virtual void Copy(const float* x, float* y, int64_t count) = 0;
   // Draws N(0, std²) by element index from the stream.
   virtual void FillNormal(float* x, int64_t count, float std, const RandomStream& stream) = 0;
   virtual void Fill(float* x, int64_t count, float value) = 0;

@@ -113,6 +113,9 @@ absl::StatusOr<Received> Exchange::Take(v1::MessageKind kind, int from_stage) {
     return Blame(from_stage, received.status(), absl::StrCat("waiting for its ", NounOf(kind)),
                  what, waited);
   }
+  if (received->slot.valid() && job_.hollow_from(from_stage)) {
+    received->tensor.shape = ShapeOf(job_, received->tag);
+  }
   received_bytes_ += received->tensor.bytes();
   Record(absl::StrCat("took ", what));
   return received;
@@ -159,6 +162,9 @@ absl::Status Exchange::Send(int to_stage, Outgoing outgoing) {
   const v1::MessageKind kind = outgoing.tag.kind;
   const int64_t bytes = outgoing.tensor.bytes();
   outgoing.tag = MakeTag(kind, job_.stage(), to_stage);
+  if (outgoing.slot.valid() && job_.hollow_from(job_.stage())) {
+    outgoing.tensor.shape = {kHollowElements};
+  }
   const std::string what = absl::StrCat("the ", NounOf(kind), " to ", PeerName(to_stage));
   Record(absl::StrCat("sending ", what));
   const absl::Time start = absl::Now();

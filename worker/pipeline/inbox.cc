@@ -1,5 +1,7 @@
 #include "worker/pipeline/inbox.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -29,7 +31,7 @@ std::string Describe(ElementType type, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-Inbox::Inbox(Expect expect) : expect_(std::move(expect)) {}
+Inbox::Inbox(Expect expect, Pace pace) : expect_(std::move(expect)), pace_(std::move(pace)) {}
 
 absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
                                         const std::vector<int64_t>& shape) {
@@ -68,11 +70,14 @@ absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
   return received;
 }
 
-absl::Status Inbox::CheckWanted(const Tag& tag) const {
+absl::Status Inbox::CheckOpen(const Tag& tag) const {
   if (closed_) return absl::CancelledError("the stage has ended");
-  if (const auto failed = failed_.find(tag.from_stage); failed != failed_.end()) {
-    return failed->second;
-  }
+  const auto failed = failed_.find(tag.from_stage);
+  return failed == failed_.end() ? absl::OkStatus() : failed->second;
+}
+
+absl::Status Inbox::CheckWanted(const Tag& tag) const {
+  HEADRACE_RETURN_IF_ERROR(CheckOpen(tag));
   if (waiting_.contains(tag)) {
     return absl::AlreadyExistsError(absl::StrCat(ToText(tag), ": has arrived before"));
   }
@@ -89,6 +94,7 @@ absl::Status Inbox::CheckWanted(const Tag& tag) const {
 }
 
 absl::Status Inbox::Put(Received received) {
+  if (pace_) received.available_at = pace_(received.tag);
   absl::MutexLock lock(&mu_);
   HEADRACE_RETURN_IF_ERROR(CheckWanted(received.tag));
   if (!received.slot.valid()) ++inline_waiting_;
@@ -109,6 +115,10 @@ void Inbox::Remember(const Tag& tag) {
 
 absl::StatusOr<Received> Inbox::Take(const Tag& tag, absl::Time deadline) {
   const absl::Time began = absl::Now();
+  const auto late = [&] {
+    return absl::DeadlineExceededError(absl::StrFormat("%s: has not come after %.1f s", ToText(tag),
+                                                       absl::ToDoubleSeconds(absl::Now() - began)));
+  };
   Received received;
   std::function<void(const Tag&)> on_taken;
   {
@@ -118,15 +128,18 @@ absl::StatusOr<Received> Inbox::Take(const Tag& tag, absl::Time deadline) {
              ended_.contains(tag.from_stage);
     };
     if (!mu_.AwaitWithDeadline(absl::Condition(&decided), deadline)) {
-      return absl::DeadlineExceededError(
-          absl::StrFormat("%s: has not come after %.1f s", ToText(tag),
-                          absl::ToDoubleSeconds(absl::Now() - began)));
+      return late();
     }
-    if (closed_) return absl::CancelledError("the stage has ended");
-    if (const auto failed = failed_.find(tag.from_stage); failed != failed_.end()) {
-      return failed->second;
+    HEADRACE_RETURN_IF_ERROR(CheckOpen(tag));
+    auto found = waiting_.find(tag);
+    if (found != waiting_.end() && found->second.available_at > began) {
+      const absl::Time available = found->second.available_at;
+      const auto broken = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !CheckOpen(tag).ok(); };
+      mu_.AwaitWithDeadline(absl::Condition(&broken), std::min(deadline, available));
+      HEADRACE_RETURN_IF_ERROR(CheckOpen(tag));
+      if (deadline < available) return late();
+      found = waiting_.find(tag);
     }
-    const auto found = waiting_.find(tag);
     if (found == waiting_.end()) {
       return absl::FailedPreconditionError(
           absl::StrCat(ToText(tag), ": stage ", tag.from_stage, " ended its stream without it"));

@@ -27,6 +27,7 @@ struct Received {
   Tensor tensor;  // points into slot, or into inline_bytes
   Slot slot;
   std::vector<char> inline_bytes;
+  absl::Time available_at = absl::InfinitePast();  // later only on a simulated wire
 };
 
 // What the plan says may arrive: a frame is checked against this before a byte is copied.
@@ -46,7 +47,11 @@ class Inbox {
   // credit, but a stage is never more than a step ahead of another, so a few suffice.
   static constexpr int kMaxInlineWaiting = 64;
 
-  explicit Inbox(Expect expect);
+  // When a tensor of this tag that arrives now can be taken: a simulated wire may still carry it.
+  // Called on link threads; null: at once.
+  using Pace = std::function<absl::Time(const Tag& tag)>;
+
+  explicit Inbox(Expect expect, Pace pace = nullptr);
 
   // Memory for an incoming tensor. Never blocks.
   //   INVALID_ARGUMENT    not expected, or of another shape, size or type (says which and what was
@@ -88,10 +93,13 @@ class Inbox {
     std::set<Tag> tags;
   };
 
+  // Why nothing of this tag can be taken any more; OK: it may.
+  absl::Status CheckOpen(const Tag& tag) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status CheckWanted(const Tag& tag) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Remember(const Tag& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Expect expect_;
+  const Pace pace_;
   absl::Mutex mu_;
   std::map<Tag, Received> waiting_ ABSL_GUARDED_BY(mu_);
   int inline_waiting_ ABSL_GUARDED_BY(mu_) = 0;

@@ -79,6 +79,18 @@ Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
   }
 }
 
+ElementType TypeOf(const StageJob& job, v1::MessageKind kind) {
+  switch (kind) {
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+    case v1::MESSAGE_KIND_DECISION:
+      return ElementType::kFloat64;
+    case v1::MESSAGE_KIND_TOKEN:
+      return ElementType::kInt32;
+    default:
+      return IsPipelined(kind) ? job.boundary_type() : ElementType::kFloat32;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_pool,
@@ -126,6 +138,29 @@ int64_t GenerateLength(const StageJob& job, int64_t index) {
   return std::min<int64_t>(job.generate.prompt_size() + index, job.shape.largest.length);
 }
 
+std::vector<int64_t> ShapeOf(const StageJob& job, const Tag& tag) {
+  switch (tag.kind) {
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return TieShape(job);
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+    case v1::MESSAGE_KIND_TOKEN:
+      return {1};
+    case v1::MESSAGE_KIND_DECISION:
+      return {3};
+    default:
+      break;
+  }
+  const int64_t tokens =
+      job.generates ? GenerateLength(job, tag.step)
+                    : job.micro_batches[tag.micro_batch % job.micro_batches.size()].tokens();
+  return {tokens, job.shape.model.width};
+}
+
+int64_t BytesOf(const StageJob& job, const Tag& tag) {
+  return Tensor{nullptr, TypeOf(job, tag.kind), ShapeOf(job, tag)}.bytes();
+}
+
 absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, const Tag& tag) {
   const int sender = SenderOf(job, tag.kind);
   if (sender < 0) return Unexpected(job, tag, "none of that kind comes here");
@@ -143,30 +178,10 @@ absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, 
 
   Expectation expected;
   expected.pool = PoolFor(pools, tag.kind);
-  switch (tag.kind) {
-    case v1::MESSAGE_KIND_TIED_GRADIENT:
-    case v1::MESSAGE_KIND_TIED_WEIGHTS:
-      expected.shape = TieShape(job);
-      break;
-    case v1::MESSAGE_KIND_NORM_PARTIAL:
-      expected.type = ElementType::kFloat64;
-      expected.shape = {1};
-      break;
-    case v1::MESSAGE_KIND_DECISION:
-      expected.type = ElementType::kFloat64;
-      expected.shape = {3};
-      break;
-    case v1::MESSAGE_KIND_TOKEN:
-      expected.type = ElementType::kInt32;
-      expected.shape = {1};
-      break;
-    default: {
-      const int64_t tokens =
-          job.generates ? GenerateLength(job, tag.step)
-                        : job.micro_batches[tag.micro_batch % job.micro_batches.size()].tokens();
-      expected.type = job.boundary_type();
-      expected.shape = {tokens, job.shape.model.width};
-    }
+  expected.type = TypeOf(job, tag.kind);
+  expected.shape = ShapeOf(job, tag);
+  if (expected.pool != nullptr && job.hollow_from(tag.from_stage)) {
+    expected.shape = {kHollowElements};
   }
   return expected;
 }

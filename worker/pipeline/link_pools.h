@@ -38,6 +38,15 @@ std::vector<int64_t> TieShape(const StageJob& job);
 // context.
 int64_t GenerateLength(const StageJob& job, int64_t index);
 
+// Of a tensor with this tag, one that Expect accepts. [tokens, width], [vocabulary, width] or
+// [numbers].
+std::vector<int64_t> ShapeOf(const StageJob& job, const Tag& tag);
+// What it weighs on a link.
+int64_t BytesOf(const StageJob& job, const Tag& tag);
+
+// What travels in place of a tensor whose payload takes declared time only.
+inline constexpr int64_t kHollowElements = 1;
+
 // What `tag` must look like when it arrives at this stage, for Inbox.
 //   INVALID_ARGUMENT  why such a tensor is not expected here: wrong kind, stage, step, chunk or
 //                     micro-batch

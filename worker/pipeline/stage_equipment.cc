@@ -2,8 +2,11 @@
 
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/status.h"
 #include "plan/stage_memory.h"
+#include "worker/sim/sim_model.h"
+#include "worker/sim/sim_ops.h"
 
 namespace headrace {
 namespace {
@@ -38,8 +41,14 @@ absl::StatusOr<std::unique_ptr<StageEquipment>> StageEquipment::Create(const Sta
 
 absl::Status StageEquipment::Carve() {
   HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(ArenaBytes(job_)));
-  ops_ = CreateCpuOps(job_.shape.threads);
-  HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena_.get(), ops_.get()));
+  if (job_.simulated()) {
+    ops_ = CreateSimOps();
+    HEADRACE_ASSIGN_OR_RETURN(
+        model_, CreateSimModel(job_.sim[job_.stage()], job_.shape, arena_.get(), ops_.get()));
+  } else {
+    ops_ = CreateCpuOps(job_.shape.threads);
+    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena_.get(), ops_.get()));
+  }
   if (!job_.generates) {
     HEADRACE_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.training, &model_->parameters(),
                                                             arena_.get(), ops_.get()));
@@ -48,8 +57,16 @@ absl::Status StageEquipment::Carve() {
       stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get()));
   HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get()));
   HEADRACE_ASSIGN_OR_RETURN(pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get()));
+  Inbox::Pace pace;
+  if (job_.simulated()) {
+    wire_ = std::make_unique<SimWire>(job_.sim);
+    pace = [job = &job_, wire = wire_.get()](const Tag& tag) {
+      return wire->Deliver(tag.from_stage, BytesOf(*job, tag), absl::Now());
+    };
+  }
   inbox_ = std::make_unique<Inbox>(
-      [job = &job_, pools = pools_](const Tag& tag) { return Expect(*job, pools, tag); });
+      [job = &job_, pools = pools_](const Tag& tag) { return Expect(*job, pools, tag); },
+      std::move(pace));
   return absl::OkStatus();
 }
 

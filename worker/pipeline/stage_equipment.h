@@ -19,6 +19,7 @@
 #include "worker/pipeline/link_pools.h"
 #include "worker/pipeline/stage_job.h"
 #include "worker/pipeline/stash.h"
+#include "worker/sim/sim_wire.h"
 
 namespace headrace {
 
@@ -61,6 +62,7 @@ class StageEquipment {
   std::unique_ptr<Stash> stash_;
   std::unique_ptr<BoundaryCodec> codec_;
   LinkPools pools_;
+  std::unique_ptr<SimWire> wire_;  // simulated; goes after the inbox
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<TokenFile> tokens_;
   std::optional<Sampler> sampler_;

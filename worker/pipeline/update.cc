@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,7 +47,7 @@ absl::Status Update::JoinTie() {
   if (borrowed_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(Outgoing share,
                               exchange_->Prepare(v1::MESSAGE_KIND_TIED_GRADIENT, TieShape(job_)));
-    std::memcpy(share.tensor.data, borrowed_->gradient.data, borrowed_->gradient.bytes());
+    ops_->Copy(borrowed_->gradient.f32(), share.tensor.f32(), borrowed_->gradient.elements());
     return exchange_->Send(0, std::move(share));
   }
   if (tied_ != nullptr) {
@@ -118,20 +117,20 @@ absl::Status Update::Apply(int64_t step, const Decision& decision) {
   optimizer_->Step(step, ClipScale(job_.training.clip_norm(), decision.gradient_norm));
   if (borrowed_ != nullptr && tied_ != nullptr) {
     if (borrowed_->weight.data != tied_->weight.data) {
-      std::memcpy(borrowed_->weight.data, tied_->weight.data, tied_->weight.bytes());
+      ops_->Copy(tied_->weight.f32(), borrowed_->weight.f32(), tied_->weight.elements());
     }
     return absl::OkStatus();
   }
   if (tied_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(Outgoing weight,
                               exchange_->Prepare(v1::MESSAGE_KIND_TIED_WEIGHTS, TieShape(job_)));
-    std::memcpy(weight.tensor.data, tied_->weight.data, tied_->weight.bytes());
+    ops_->Copy(tied_->weight.f32(), weight.tensor.f32(), tied_->weight.elements());
     return exchange_->Send(job_.num_stages() - 1, std::move(weight));
   }
   if (borrowed_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(const Received weight,
                               exchange_->Take(v1::MESSAGE_KIND_TIED_WEIGHTS, 0));
-    std::memcpy(borrowed_->weight.data, weight.tensor.data, borrowed_->weight.bytes());
+    ops_->Copy(weight.tensor.f32(), borrowed_->weight.f32(), borrowed_->weight.elements());
   }
   return absl::OkStatus();
 }

@@ -61,6 +61,7 @@ class CpuOps final : public Ops {
   // elementwise.cc
   void Add(const float* a, const float* b, float* y, int64_t count) override;
   void Zero(float* x, int64_t count) override;
+  void Copy(const float* x, float* y, int64_t count) override;
   void Fill(float* x, int64_t count, float value) override;
 
   // bf16.cc

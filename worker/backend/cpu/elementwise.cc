@@ -32,4 +32,8 @@ void CpuOps::Zero(float* x, int64_t count) {
   });
 }
 
+void CpuOps::Copy(const float* x, float* y, int64_t count) {
+  std::memcpy(y, x, static_cast<size_t>(count) * sizeof(float));
+}
+
 }  // namespace headrace
