@@ -176,8 +176,8 @@ class ExecutorTest : public ::testing::Test {
     Arrives(v1::MESSAGE_KIND_GRADIENT, 2, m, ElementType::kFloat32, {3, 4}, {value});
   }
   void DecisionArrives(double norm_squared, double loss, double verdict) {
-    Arrives(v1::MESSAGE_KIND_NORM_PARTIAL, 0, 0, ElementType::kFloat64, {1}, {norm_squared});
-    Arrives(v1::MESSAGE_KIND_DECISION, 2, 0, ElementType::kFloat64, {3},
+    Arrives(v1::MESSAGE_KIND_NORM_PARTIAL, 2, 0, ElementType::kFloat64, {2}, {norm_squared, loss});
+    Arrives(v1::MESSAGE_KIND_DECISION, 0, 0, ElementType::kFloat64, {3},
             {norm_squared, loss, verdict});
   }
 
@@ -216,8 +216,8 @@ TEST_F(ExecutorTest, DoesWhatTheListSaysAndSendsWhatFollowsFromIt) {
               ElementsAre("zero",  //
                           "F0", "send activation 0 to 2 = 11", "F1", "send activation 1 to 2 = 21",
                           "R0 keep", "B0 kept", "send gradient 0 to 0 = 20", "R1 keep", "B1 kept",
-                          "send gradient 1 to 0 = 60", HasSubstr("to 2 = 16"),
-                          HasSubstr("to 0 = 16 1.5 0"), HasSubstr("update 1 scale 0.25")));
+                          "send gradient 1 to 0 = 60", HasSubstr("to 0 = 16 1.5"),
+                          HasSubstr("to 2 = 16 1.5 0"), HasSubstr("update 1 scale 0.25")));
   EXPECT_EQ(arena_->in_use(MemoryKind::kStash), 0);
   EXPECT_EQ(arena_->in_use(MemoryKind::kLink), 0);
 }

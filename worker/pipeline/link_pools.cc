@@ -27,12 +27,12 @@ int SenderOf(const StageJob& job, v1::MessageKind kind) {
   const bool training = !job.generates;
   switch (kind) {
     case v1::MESSAGE_KIND_ACTIVATION:
-    case v1::MESSAGE_KIND_NORM_PARTIAL:
+    case v1::MESSAGE_KIND_DECISION:
       return training ? job.stage() - 1 : -1;
     case v1::MESSAGE_KIND_EVAL_ACTIVATION:
       return job.stage() - 1;
     case v1::MESSAGE_KIND_GRADIENT:
-    case v1::MESSAGE_KIND_DECISION:
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
       return training && !job.last() ? job.stage() + 1 : -1;
     case v1::MESSAGE_KIND_TIED_GRADIENT:
       return HoldsTieEnd(job) && job.first() ? last : -1;
@@ -143,9 +143,10 @@ std::vector<int64_t> ShapeOf(const StageJob& job, const Tag& tag) {
     case v1::MESSAGE_KIND_TIED_GRADIENT:
     case v1::MESSAGE_KIND_TIED_WEIGHTS:
       return TieShape(job);
-    case v1::MESSAGE_KIND_NORM_PARTIAL:
     case v1::MESSAGE_KIND_TOKEN:
       return {1};
+    case v1::MESSAGE_KIND_NORM_PARTIAL:
+      return {2};
     case v1::MESSAGE_KIND_DECISION:
       return {3};
     default:

@@ -61,11 +61,12 @@ absl::Status Update::JoinTie() {
 
 double Update::AddSquaredNorms(double sum) {
   bad_parameter_.clear();
-  for (const Parameter& parameter : model_->parameters()) {
-    if (parameter.borrowed) continue;
+  const std::vector<Parameter>& parameters = model_->parameters();
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    if (parameter->borrowed) continue;
     const double squared =
-        ops_->SquaredNorm(parameter.gradient.f32(), parameter.gradient.elements());
-    if (!std::isfinite(squared) && bad_parameter_.empty()) bad_parameter_ = parameter.spec.name;
+        ops_->SquaredNorm(parameter->gradient.f32(), parameter->gradient.elements());
+    if (!std::isfinite(squared)) bad_parameter_ = parameter->spec.name;
     sum += squared;
   }
   return sum;
@@ -73,29 +74,30 @@ double Update::AddSquaredNorms(double sum) {
 
 absl::StatusOr<Decision> Update::Decide(int64_t step, double loss) {
   double sum = 0;
-  if (!job_.first()) {
+  if (!job_.last()) {
     HEADRACE_ASSIGN_OR_RETURN(
         const std::vector<double> partial,
-        exchange_->TakeNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() - 1));
+        exchange_->TakeNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() + 1));
     sum = partial[0];
+    loss = partial[1];
   }
   return AgreeAcrossStages(step, AddSquaredNorms(sum), loss);
 }
 
 absl::StatusOr<Decision> Update::AgreeAcrossStages(int64_t step, double sum, double loss) {
   double verdict = std::isfinite(loss) && std::isfinite(sum) ? kGo : kStop;
-  if (!job_.last()) {
+  if (!job_.first()) {
     HEADRACE_RETURN_IF_ERROR(
-        exchange_->SendNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() + 1, {sum}));
+        exchange_->SendNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() - 1, {sum, loss}));
     HEADRACE_ASSIGN_OR_RETURN(const std::vector<double> decided,
-                              exchange_->TakeNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() + 1));
+                              exchange_->TakeNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() - 1));
     sum = decided[0];
     loss = decided[1];
     verdict = decided[2];
   }
-  if (!job_.first()) {
+  if (!job_.last()) {
     HEADRACE_RETURN_IF_ERROR(
-        exchange_->SendNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() - 1, {sum, loss, verdict}));
+        exchange_->SendNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() + 1, {sum, loss, verdict}));
   }
   Decision decision{loss, std::sqrt(sum), ""};
   if (verdict != kGo) decision.stop_reason = StopReason(step, loss, decision.gradient_norm);

@@ -2,13 +2,15 @@
 // global decision (GPipe §2.2: "the gradients of all M micro-batches are accumulated and applied").
 //
 //        tie    last stage ──g_head──▶ stage 0                  g = g_embedding + g_head
-//       norm    stage 0 ─Σ─▶ stage 1 ─Σ─▶ … ─Σ─▶ last stage     one running sum, in layer order
-//   decision    stage 0 ◀─── stage 1 ◀─── … ◀─── last stage     norm², loss, go or stop
+//       norm    stage 0 ◀─Σ─ stage 1 ◀─Σ─ … ◀─Σ─ last stage     one running sum, last layer first
+//   decision    stage 0 ───▶ stage 1 ───▶ … ───▶ last stage     norm², loss, go or stop
 //     update    every stage its own parameters, gradients times one scale (clipping)
 //        tie    stage 0 ──weight──▶ last stage
 //
-// Each arrow is one small message a step. The sum's order is that of the parameters, so its bits do
-// not depend on where stages begin.
+// Each arrow is one small message a step. The sum's order is that of the parameters, from the last
+// one back, so its bits do not depend on where stages begin. It goes the way of the gradients: the
+// last stage is done first, stage 0 last, so the sum is there when stage 0 is done; and the decision
+// goes ahead of the next step's activations. Neither costs a pipeline of any length any time.
 #pragma once
 
 #include <string>
@@ -41,7 +43,7 @@ class Update {
   absl::Status Apply(int64_t step, const Decision& decision);
 
  private:
-  // Σ over this stage's own parameters, added to `sum` one by one.
+  // Σ over this stage's own parameters, the last one first, added to `sum` one by one.
   double AddSquaredNorms(double sum);
   absl::StatusOr<Decision> AgreeAcrossStages(int64_t step, double sum, double loss);
   std::string StopReason(int64_t step, double loss, double norm) const;
