@@ -114,6 +114,22 @@ TEST(PlannerTest, EverySettingGivesASoundPlan) {
   }
 }
 
+// C is about 0.4 ms here, and a link takes 0.2 ms and more each way.
+TEST(PlannerTest, OneForwardOneBackwardRunsAheadOfItsLinksWhereThatPaysAndFits) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_schedule(v1::SCHEDULE_KIND_1F1B);
+  spec.mutable_pipeline()->set_stages(3);
+  spec.mutable_training()->set_micro_batches(8);
+  const auto starts_with = [&](double flops_per_second, const std::string& actions) {
+    const v1::Plan plan = PlanOk(spec, EqualWorkers(3, kPlenty, flops_per_second));
+    return plan.stage(0).actions().substr(0, actions.size()) == actions;
+  };
+  EXPECT_TRUE(starts_with(50e9, "0F0 0F1 0F2 0F3 0F4 0R0 "));
+  EXPECT_TRUE(starts_with(1e6, "0F0 0F1 0F2 0R0 "));  // no link counts beside these seconds
+  spec.mutable_pipeline()->set_credits(1);
+  EXPECT_TRUE(starts_with(50e9, "0F0 0F1 0F2 0R0 "));
+}
+
 TEST(PlannerTest, AutoPicksTheFastestNumberOfStages) {
   v1::JobSpec spec = SmallGpt2();
   const auto workers = EqualWorkers(4, kPlenty, 1e9);

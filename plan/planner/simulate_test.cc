@@ -111,6 +111,18 @@ TEST(SimulateTest, ASenderWaitsForItsCredit) {
   EXPECT_DOUBLE_EQ(last_forward_s(1), 11);  // F2 leaves when F1 is taken, at 1 + 10
 }
 
+// one_f_one_b.h: with C = 4 and links of 1 + 1, a lead of 1 + 2/4 hides them, rounded up: 2.
+// Without, each C lasts up to 2 longer.
+TEST(SimulateTest, ALeadHidesTheLinks) {
+  StageCosts costs = {1, 1, 2};
+  costs.activation_s = costs.gradient_s = 1;
+  ScheduleShape shape = {4, 32, v1::RECOMPUTE_MODE_ALWAYS};
+  const double ideal_s = 32 * 4 + 3 * (1 + 2 + 2 * 1);  // its own work, once filled and drained
+  EXPECT_GT(SimulateJob(v1::SCHEDULE_KIND_1F1B, shape, Costs(4, costs)).step_s, 1.15 * ideal_s);
+  shape.lead = 2;
+  EXPECT_LE(SimulateJob(v1::SCHEDULE_KIND_1F1B, shape, Costs(4, costs)).step_s, 1.02 * ideal_s);
+}
+
 TEST(SimulateTest, SmallerMicroBatchesCostLess) {
   ReplayOptions options = Costs(1, {1, 0, 2});
   options.scale = {1, 0.5};

@@ -1,6 +1,7 @@
 #include "plan/planner/trial.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "common/status.h"
@@ -11,11 +12,31 @@ namespace {
 
 // Of the partition's dynamic programme. Twelve different workers make 4,096.
 constexpr int64_t kMaxStates = 4096;
-// A second working set must gain this share of the step to be worth its memory.
-constexpr double kWorthwhile = 1e-3;
+// A second working set, or more micro-batches in flight, must gain this share of the step to be
+// worth the memory.
+constexpr double kWorthwhile = 1e-3, kLeadWorthwhile = 5e-3;
+// Beyond, a link is slower than what it connects, and no lead hides that.
+constexpr int64_t kMaxLead = 4;
 
-ScheduleShape ShapeOf(const JobShape& job, int num_stages, int extra_working_sets) {
-  return {num_stages, job.micro_batches(), job.recompute, extra_working_sets};
+ScheduleShape ShapeOf(const JobShape& job, int num_stages) {
+  ScheduleShape shape;
+  shape.stages = num_stages;
+  shape.micro_batches = job.micro_batches();
+  shape.recompute = job.recompute;
+  return shape;
+}
+
+// The lead that hides every edge's links (one_f_one_b.h), as far as the credits go.
+int LeadFor(const Trial& trial, int64_t credits) {
+  double most = 0;
+  for (size_t k = 0; k + 1 < trial.costs.size(); ++k) {
+    const StageCosts& costs = trial.costs[k];
+    const double ways_s = costs.activation_s + trial.costs[k + 1].gradient_s;
+    const double work_s = costs.forward_s + costs.recompute_s + costs.backward_s;
+    if (ways_s > kLeadWorthwhile * work_s) most = std::max(most, ways_s / work_s);
+  }
+  return 1 + static_cast<int>(
+                 std::min(std::ceil(most), static_cast<double>(std::min(credits, kMaxLead) - 1)));
 }
 
 std::vector<double> Scale(const JobShape& job) {
@@ -41,11 +62,11 @@ std::vector<int> AssignWorkers(const Partition& partition,
 Trials::Trials(const JobShape* job, const std::vector<PlanWorker>* workers)
     : job_(job), workers_(workers), layers_(job) {}
 
-void Trials::Prepare(int num_stages, int extra_working_sets, Setup* setup) {
+void Trials::Prepare(const ScheduleShape& shape, Setup* setup) {
+  const int num_stages = shape.stages;
   setup->classes = GroupWorkers(*workers_, num_stages, kMaxStates);
   std::vector<std::vector<StashLevel>> levels(num_stages);
   for (int k = 0; job_->training && k < num_stages; ++k) {
-    const ScheduleShape shape = ShapeOf(*job_, num_stages, extra_working_sets);
     levels[k] = StashLevels(MakeActions(job_->schedule, shape, k));
   }
   setup->table.emplace(&layers_, &setup->classes, num_stages, std::move(levels));
@@ -58,9 +79,10 @@ void Trials::Prepare(int num_stages, int extra_working_sets, Setup* setup) {
   setup->problem.costs = &*setup->table;
 }
 
-absl::StatusOr<std::optional<Trial>> Trials::Try(int num_stages, int extra_working_sets) {
+absl::StatusOr<std::optional<Trial>> Trials::Try(const ScheduleShape& shape) {
+  const int num_stages = shape.stages;
   Setup setup;
-  Prepare(num_stages, extra_working_sets, &setup);
+  Prepare(shape, &setup);
   auto partition = FindPartition(setup.problem);
   if (!partition) return std::optional<Trial>();
   Trial trial;
@@ -70,34 +92,51 @@ absl::StatusOr<std::optional<Trial>> Trials::Try(int num_stages, int extra_worki
     trial.costs.push_back(setup.table->Costs(k, trial.partition.cells[k]));
   }
   if (!job_->training) return std::optional<Trial>(std::move(trial));
-  trial.schedule = MakeSchedule(job_->schedule, ShapeOf(*job_, num_stages, extra_working_sets));
+  trial.schedule = MakeSchedule(job_->schedule, shape);
   const ReplayOptions options = {trial.costs, Scale(*job_), static_cast<int>(job_->credits)};
   HEADRACE_ASSIGN_OR_RETURN(trial.simulation,
                             Simulate(trial.schedule, job_->micro_batches(), options));
   return std::optional<Trial>(std::move(trial));
 }
 
+absl::Status Trials::Improve(const ScheduleShape& shape, double worthwhile,
+                             std::optional<Trial>* best, ScheduleShape* best_shape) {
+  HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> trial, Try(shape));
+  if (trial && trial->simulation.step_s < (*best)->simulation.step_s * (1 - worthwhile)) {
+    *best = std::move(trial);
+    *best_shape = shape;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::optional<Trial>> Trials::Fastest(int num_stages) {
-  HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> best, Try(num_stages, 0));
-  const bool can_run_ahead = job_->training && num_stages > 1 && job_->micro_batches() > 1 &&
-                             job_->recompute != v1::RECOMPUTE_MODE_NEVER;
-  if (!best || !can_run_ahead) return best;
-  HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> ahead, Try(num_stages, 1));
-  if (ahead && ahead->simulation.step_s < best->simulation.step_s * (1 - kWorthwhile)) {
-    return ahead;
+  ScheduleShape shape = ShapeOf(*job_, num_stages);
+  HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> best, Try(shape));
+  if (!best || !job_->training || num_stages == 1 || job_->micro_batches() == 1) return best;
+  if (job_->schedule == v1::SCHEDULE_KIND_1F1B) {
+    const int lead = LeadFor(*best, job_->credits);
+    for (ScheduleShape ahead = shape; ahead.lead < lead;) {
+      ++ahead.lead;
+      HEADRACE_RETURN_IF_ERROR(Improve(ahead, kLeadWorthwhile, &best, &shape));
+    }
+  }
+  if (job_->recompute != v1::RECOMPUTE_MODE_NEVER) {
+    ScheduleShape ahead = shape;
+    ahead.extra_working_sets = 1;
+    HEADRACE_RETURN_IF_ERROR(Improve(ahead, kWorthwhile, &best, &shape));
   }
   return best;
 }
 
 bool Trials::Fits(int num_stages) {
   Setup setup;
-  Prepare(num_stages, 0, &setup);
+  Prepare(ShapeOf(*job_, num_stages), &setup);
   return FindAnyPartition(setup.problem, 0).has_value();
 }
 
 Misfit Trials::FindMisfit(int num_stages) {
   Setup setup;
-  Prepare(num_stages, 0, &setup);
+  Prepare(ShapeOf(*job_, num_stages), &setup);
   const std::optional<Shortage> shortage = FindShortage(setup.problem);
   Misfit misfit;
   misfit.num_stages = num_stages;
@@ -106,9 +145,8 @@ Misfit Trials::FindMisfit(int num_stages) {
   for (int k = 0; k < num_stages; ++k) {
     const Cell& cell = shortage->partition.cells[k];
     const WorkerClass& of = setup.classes[cell.worker_class];
-    const auto actions = job_->training
-                             ? MakeActions(job_->schedule, ShapeOf(*job_, num_stages, 0), k)
-                             : std::vector<Action>();
+    const auto actions = job_->training ? MakeActions(job_->schedule, ShapeOf(*job_, num_stages), k)
+                                        : std::vector<Action>();
     const StageBytes needed = StageMemory(job_->Stage(k, num_stages, cell, of.threads), actions);
     const int64_t missing = needed.total() - of.memory_limit_bytes;
     if (missing > misfit.missing_bytes) {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "plan/planner/partition.h"
 #include "plan/planner/planner.h"
+#include "plan/planner/schedule/schedule.h"
 #include "plan/planner/simulate.h"
 #include "plan/planner/stage_table.h"
 #include "plan/planner/worker_classes.h"
@@ -38,9 +39,10 @@ class Trials {
   // Both must outlive this.
   Trials(const JobShape* job, const std::vector<PlanWorker>* workers);
 
-  // The fastest plan with so many stages (at most as many as layers and workers). Tries a second
-  // working set too, where a recompute ahead could hide behind a wait, and keeps it if that is
-  // faster and fits. Nothing fits: nullopt.
+  // The fastest plan with so many stages (at most as many as layers and workers). Tries 1F1B with
+  // more micro-batches in flight where that could hide the links, and a second working set where a
+  // recompute ahead could hide behind a wait, and keeps either if that is faster and fits. Nothing
+  // fits: nullopt.
   absl::StatusOr<std::optional<Trial>> Fastest(int num_stages);
 
   // Whether any partition fits, without looking for the fastest.
@@ -55,8 +57,11 @@ class Trials {
     std::optional<StageTable> table;
     PartitionProblem problem;
   };
-  void Prepare(int num_stages, int extra_working_sets, Setup* setup);
-  absl::StatusOr<std::optional<Trial>> Try(int num_stages, int extra_working_sets);
+  void Prepare(const ScheduleShape& shape, Setup* setup);
+  absl::StatusOr<std::optional<Trial>> Try(const ScheduleShape& shape);
+  // The same with so much ahead if it fits and gains enough, else `best` as it is.
+  absl::Status Improve(const ScheduleShape& shape, double worthwhile, std::optional<Trial>* best,
+                       ScheduleShape* best_shape);
 
   const JobShape* job_;
   const std::vector<PlanWorker>* workers_;

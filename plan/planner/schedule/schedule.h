@@ -18,6 +18,10 @@ struct ScheduleShape {
   // Working sets that may be filled ahead of the one the next backward needs. Each costs memory and
   // hides one more recompute behind the wait for a gradient.
   int extra_working_sets = 0;
+  // 1F1B: micro-batches a stage holds more than the next one. 1 is the least. More of them cost a
+  // boundary each and hide the way between the two stages (one_f_one_b.h). As
+  // many credits are needed, or neighbours wait to send to each other.
+  int lead = 1;
 };
 
 bool Recomputes(const ScheduleShape& shape, int micro_batch);

@@ -53,6 +53,15 @@ TEST(OneForwardOneBackwardTest, WarmsUpAlternatesAndDrains) {
             "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3\n");
 }
 
+TEST(OneForwardOneBackwardTest, ALeadHoldsMoreOnEveryStageButTheLast) {
+  ScheduleShape shape = {3, 6, kNever};
+  shape.lead = 2;
+  EXPECT_EQ(Draw(v1::SCHEDULE_KIND_1F1B, shape),
+            "0F0 0F1 0F2 0F3 0F4 0B0 0F5 0B1 0B2 0B3 0B4 0B5\n"
+            "1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1F5 1B3 1B4 1B5\n"
+            "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 2F4 2B4 2F5 2B5\n");
+}
+
 TEST(OneForwardOneBackwardTest, RecomputesBehindTheForwardTheNextStageNeeds) {
   EXPECT_EQ(Draw(v1::SCHEDULE_KIND_1F1B, {2, 3, kAlways}),
             "0F0 0F1 0R0 0B0 0F2 0R1 0B1 0R2 0B2\n"
@@ -73,15 +82,17 @@ TEST(ScheduleTest, OneStageAndOneMicroBatchAreOrdinary) {
   }
 }
 
-// M < K among them: fewer micro-batches than stages must neither hang nor leave a stage out.
-TEST(ScheduleTest, EverySmallScheduleRunsWithOneCredit) {
+// M < K among them: fewer micro-batches than stages must neither hang nor leave a stage out. A lead
+// takes as many credits.
+TEST(ScheduleTest, EverySmallScheduleRunsWithAsManyCreditsAsItsLead) {
   for (const auto kind : {v1::SCHEDULE_KIND_GPIPE, v1::SCHEDULE_KIND_1F1B}) {
     for (const auto mode : {kAlways, kExceptLast, kNever}) {
       for (int stages = 1; stages <= 9; ++stages) {
         for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
-          for (int extra : {0, 1, 2}) {
-            const ScheduleShape shape = {stages, micro_batches, mode, extra};
-            const absl::Status status = CheckSchedule(MakeSchedule(kind, shape), micro_batches, 1);
+          for (const auto& [extra, lead] : {std::pair{0, 1}, {1, 1}, {2, 1}, {0, 2}, {1, 3}}) {
+            const ScheduleShape shape = {stages, micro_batches, mode, extra, lead};
+            const absl::Status status =
+                CheckSchedule(MakeSchedule(kind, shape), micro_batches, lead);
             EXPECT_TRUE(status.ok()) << status << "\n" << Draw(kind, shape);
           }
         }
