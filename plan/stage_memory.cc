@@ -107,7 +107,7 @@ int64_t LinkBytes(const StageShape& shape, int64_t input_bytes, int64_t output_b
   if (!first) bytes += (in_flight + (shape.training ? sending : 0)) * input_bytes;
   if (!last) bytes += (sending + (shape.training ? sending : 0)) * output_bytes;
   if (shape.training && shape.model.tied && first != last) {
-    bytes += 2 * AlignUp(4 * shape.model.vocabulary * shape.model.width);
+    bytes += AlignUp(4 * shape.model.vocabulary * shape.model.width);
   }
   return bytes;
 }

@@ -103,8 +103,8 @@ TEST(StageMemoryTest, MiddleStageCountsEveryKind) {
 TEST(StageMemoryTest, EndsCarryTheTieOnTheirLinks) {
   const int64_t tie = kVocabulary * kWidth * 4;
   const auto actions = Parse("0F0 0B0");
-  EXPECT_EQ(StageMemory(Stage(0, 2, 0, 2), actions).link, 6 * kBoundary + 2 * tie);
-  EXPECT_EQ(StageMemory(Stage(1, 2, 2, 4), actions).link, 5 * kBoundary + 2 * tie);
+  EXPECT_EQ(StageMemory(Stage(0, 2, 0, 2), actions).link, 6 * kBoundary + tie);
+  EXPECT_EQ(StageMemory(Stage(1, 2, 2, 4), actions).link, 5 * kBoundary + tie);
   EXPECT_EQ(StageMemory(Stage(0, 2, 0, 2, false), actions).link, 6 * kBoundary);
   EXPECT_EQ(StageMemory(Stage(1, 2, 2, 4, false), actions).link, 5 * kBoundary);
   EXPECT_EQ(StageMemory(Stage(1, 3, 1, 3), actions).link, 11 * kBoundary);

@@ -29,9 +29,6 @@ Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
   switch (kind) {
     case v1::MESSAGE_KIND_GRADIENT:
       return pools.gradients_out;
-    case v1::MESSAGE_KIND_TIED_GRADIENT:
-    case v1::MESSAGE_KIND_TIED_WEIGHTS:
-      return pools.tie_out;
     default:
       return pools.activations_out;
   }

@@ -45,8 +45,8 @@ class Exchange {
   absl::StatusOr<std::vector<double>> TakeNumbers(v1::MessageKind kind, int from_stage);
   absl::StatusOr<int32_t> TakeToken(int from_stage);
 
-  // Memory for a tensor to fill and Send. Waits for a slot to come back, if it must. Errors as
-  // Send.
+  // Memory for an activation or a gradient to fill and Send. Waits for a slot to come back, if it
+  // must. Errors as Send.
   absl::StatusOr<Outgoing> Prepare(v1::MessageKind kind, std::vector<int64_t> shape);
   // Waits for a credit, not for the tensor to leave. Errors as Take.
   absl::Status Send(int to_stage, Outgoing outgoing);

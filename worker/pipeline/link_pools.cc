@@ -115,7 +115,6 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
   }
   if (HoldsTieEnd(job)) {
     HEADRACE_RETURN_IF_ERROR(carve("tie in", TieBytes(job), 1, &pools.tie_in));
-    HEADRACE_RETURN_IF_ERROR(carve("tie out", TieBytes(job), 1, &pools.tie_out));
   }
   return pools;
 }
@@ -126,7 +125,7 @@ int64_t LinkPools::CarvedBytes(const StageJob& job) {
   int64_t bytes = 0;
   if (!job.first() && !job.generates) bytes += slots * in;
   if (!job.last()) bytes += slots * out * (job.generates ? 1 : 2);
-  if (HoldsTieEnd(job)) bytes += 2 * TieBytes(job);
+  if (HoldsTieEnd(job)) bytes += TieBytes(job);
   return bytes;
 }
 

@@ -21,8 +21,7 @@ struct LinkPools {
   Pool* activations_out = nullptr;
   Pool* gradients_in = nullptr;
   Pool* gradients_out = nullptr;
-  Pool* tie_in = nullptr;   // stage 0: the head's gradient; last stage: the new weight
-  Pool* tie_out = nullptr;  // the other way round
+  Pool* tie_in = nullptr;  // stage 0: the head's gradient; last stage: the new weight
 
   // Carves all but `boundary_pool`, which Stash carved.
   //   RESOURCE_EXHAUSTED  as Arena::CarvePool

@@ -18,14 +18,15 @@ struct Outgoing {
   Tensor tensor;
   Slot slot;                       // pipelined kinds
   std::vector<char> inline_bytes;  // small kinds; tensor.data points here
+  // Neither: ties, which leave from where they lie; the arena keeps it.
 };
 
 class Outbox {
  public:
   virtual ~Outbox() = default;
 
-  // Queues `outgoing` for `to_stage`. Pipelined kinds (activation, gradient, evaluation activation) wait
-  // for a credit until `deadline`; the others go at once.
+  // Queues `outgoing` for `to_stage`. Pipelined kinds (activation, gradient, evaluation activation)
+  // wait for a credit until `deadline`; the others go at once.
   //   DEADLINE_EXCEEDED  no credit came: names receiver, tag, how long it waited
   //   UNAVAILABLE        the link is lost (the cause is in the message); also for any earlier
   //                      send that failed

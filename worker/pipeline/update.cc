@@ -45,10 +45,8 @@ absl::Status Update::JoinTie() {
     return absl::OkStatus();
   }
   if (borrowed_ != nullptr) {
-    HEADRACE_ASSIGN_OR_RETURN(Outgoing share,
-                              exchange_->Prepare(v1::MESSAGE_KIND_TIED_GRADIENT, TieShape(job_)));
-    ops_->Copy(borrowed_->gradient.f32(), share.tensor.f32(), borrowed_->gradient.elements());
-    return exchange_->Send(0, std::move(share));
+    // It is not written again before the new weight has come, and so after this has arrived.
+    return SendInPlace(v1::MESSAGE_KIND_TIED_GRADIENT, 0, borrowed_->gradient);
   }
   if (tied_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(const Received share, exchange_->Take(v1::MESSAGE_KIND_TIED_GRADIENT,
@@ -57,6 +55,13 @@ absl::Status Update::JoinTie() {
     ops_->Add(g, share.tensor.f32(), g, tied_->gradient.elements());
   }
   return absl::OkStatus();
+}
+
+absl::Status Update::SendInPlace(v1::MessageKind kind, int to_stage, const Tensor& tensor) {
+  Outgoing outgoing;
+  outgoing.tag.kind = kind;
+  outgoing.tensor = tensor;
+  return exchange_->Send(to_stage, std::move(outgoing));
 }
 
 double Update::AddSquaredNorms(double sum) {
@@ -124,10 +129,8 @@ absl::Status Update::Apply(int64_t step, const Decision& decision) {
     return absl::OkStatus();
   }
   if (tied_ != nullptr) {
-    HEADRACE_ASSIGN_OR_RETURN(Outgoing weight,
-                              exchange_->Prepare(v1::MESSAGE_KIND_TIED_WEIGHTS, TieShape(job_)));
-    ops_->Copy(tied_->weight.f32(), weight.tensor.f32(), tied_->weight.elements());
-    return exchange_->Send(job_.num_stages() - 1, std::move(weight));
+    // It is not written again before the next step's share of the gradient has come.
+    return SendInPlace(v1::MESSAGE_KIND_TIED_WEIGHTS, job_.num_stages() - 1, tied_->weight);
   }
   if (borrowed_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(const Received weight,

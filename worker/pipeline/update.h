@@ -43,6 +43,8 @@ class Update {
   absl::Status Apply(int64_t step, const Decision& decision);
 
  private:
+  // Sends a tensor out of the memory it lies in, which stays as it is until the receiver has it.
+  absl::Status SendInPlace(v1::MessageKind kind, int to_stage, const Tensor& tensor);
   // Σ over this stage's own parameters, the last one first, added to `sum` one by one.
   double AddSquaredNorms(double sum);
   absl::StatusOr<Decision> AgreeAcrossStages(int64_t step, double sum, double loss);
