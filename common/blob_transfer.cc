@@ -24,6 +24,8 @@ namespace {
 using Stub = v1::CoordinatorService::StubInterface;
 
 constexpr int64_t kChunkBytes = 1 << 20;
+// Of a file being sent, what was sent is kept in memory up to this much.
+constexpr int64_t kKeptBytes = 8 << 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kStatTime = absl::Seconds(5);
@@ -82,12 +84,13 @@ absl::StatusOr<v1::StatBlobResponse> Stat(Stub* stub, const std::string& sha256,
 }
 
 // Streams what the store lacks. `*sent` is where the store's part ended.
-absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sha256,
+absl::Status UploadRest(Stub* stub, const MappedFile& file, const std::string& sha256,
                         absl::Time deadline, Cancellation* cancellation,
                         const TransferProgress& progress, int64_t* sent) {
   HEADRACE_ASSIGN_OR_RETURN(const v1::StatBlobResponse stat,
                             Stat(stub, sha256, deadline, cancellation));
   if (stat.complete()) return absl::OkStatus();
+  const std::string_view data = file.data();
   const int64_t size = static_cast<int64_t>(data.size());
   if (stat.size_bytes() < 0 || stat.size_bytes() > size) {
     return absl::FailedPreconditionError(absl::StrCat("the store holds ", stat.size_bytes(),
@@ -112,6 +115,7 @@ absl::Status UploadRest(Stub* stub, std::string_view data, const std::string& sh
     request.clear_sha256();
     request.clear_size_bytes();
     offset += static_cast<int64_t>(chunk.size());
+    if (offset % kKeptBytes < kChunkBytes) file.Release(*sent, offset);
     if (progress) progress(offset, size);
   } while (offset < size);
   writer->WritesDone();
@@ -244,9 +248,7 @@ absl::Status UploadBlob(Stub* stub, const std::string& path, const std::string& 
   int64_t sent = 0;
   const absl::Status status = RetryUntil(
       deadline, cancellation,
-      [&] {
-        return UploadRest(stub, file->data(), sha256, deadline, cancellation, progress, &sent);
-      },
+      [&] { return UploadRest(stub, *file, sha256, deadline, cancellation, progress, &sent); },
       [&] { return sent; });
   return Annotate(status, absl::StrCat("upload of ", path));
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <system_error>
@@ -116,6 +117,16 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   if (memory == MAP_FAILED) return SystemError("cannot map", path, errno);
   return std::unique_ptr<MappedFile>(new MappedFile(
       std::string_view(static_cast<const char*>(memory), static_cast<size_t>(size))));
+}
+
+void MappedFile::Release(int64_t begin, int64_t end) const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t first = (std::max<int64_t>(begin, 0) + page - 1) / page * page;
+  const int64_t last = std::min<int64_t>(end, static_cast<int64_t>(data_.size())) / page * page;
+  if (first >= last) return;
+  // Advice only.
+  (void)madvise(const_cast<char*>(data_.data()) + first, static_cast<size_t>(last - first),
+                MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

@@ -23,13 +23,18 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::string_view data() const { return data_; }
+  // Gives the pages that lie whole within [begin, end) back to the system, for what is not looked
+  // at again soon: it stays readable, from the file. Else all that was read counts as this
+  // process's memory.
+  void Release(int64_t begin, int64_t end) const;
 
  private:
   explicit MappedFile(std::string_view data) : data_(data) {}
   std::string_view data_;
 };
 
-// An exclusive lock on a file for as long as the object lives; the kernel drops it with the process.
+// An exclusive lock on a file for as long as the object lives; the kernel drops it with the
+// process.
 class FileLock {
  public:
   // FAILED_PRECONDITION: another process holds it.

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "tests/temp_dir.h"
 
 namespace headrace {
@@ -69,6 +73,35 @@ TEST(FileTest, MapsAFileAndAnEmptyOne) {
   ASSERT_TRUE(WriteFileAtomically(dir / "empty", "").ok());
   EXPECT_EQ((*MappedFile::Open(dir / "f"))->data(), "mapped");
   EXPECT_EQ((*MappedFile::Open(dir / "empty"))->data(), "");
+}
+
+// Resident pages of the mapping, by the kernel's account.
+int64_t ResidentPages(const MappedFile& file) {
+  std::ifstream smaps("/proc/self/smaps");
+  const std::string start = absl::StrFormat("%x-", reinterpret_cast<uintptr_t>(file.data().data()));
+  bool ours = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (absl::StartsWith(line, start)) ours = true;
+    int64_t kib = 0;
+    if (ours && sscanf(line.c_str(), "Rss: %ld kB", &kib) == 1) return kib / 4;
+  }
+  ADD_FAILURE() << "no mapping at " << start;
+  return -1;
+}
+
+TEST(FileTest, WhatAMappingReleasesIsNotInMemoryAndStillReads) {
+  TempDir dir;
+  const std::string data(64 * 4096 + 10, 'x');
+  ASSERT_TRUE(WriteFileAtomically(dir / "f", data).ok());
+  const auto file = *MappedFile::Open(dir / "f");
+  ASSERT_EQ(file->data(), data);
+  EXPECT_EQ(ResidentPages(*file), 65);
+  file->Release(100, 10 * 4096 + 1);  // pages 1 to 9 whole
+  EXPECT_EQ(ResidentPages(*file), 56);
+  file->Release(0, int64_t{1} << 40);
+  EXPECT_EQ(ResidentPages(*file), 1);  // the last is not whole
+  file->Release(5, 5);
+  EXPECT_EQ(file->data(), data);
 }
 
 TEST(FileTest, ALockIsExclusiveWhileItLives) {

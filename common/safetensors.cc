@@ -150,4 +150,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   return file;
 }
 
+void SafetensorsFile::Release(const NamedTensor& tensor) const {
+  const int64_t begin = reinterpret_cast<const char*>(tensor.data) - file_->data().data();
+  file_->Release(begin, begin + ShapeBytes(tensor.shape));
+}
+
 }  // namespace headrace

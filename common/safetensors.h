@@ -1,5 +1,6 @@
-// Hugging Face's safetensors: u64 header length, JSON header, tensor bytes. fp32 only. Tensors lie in the
-// order they were added, without gaps, so the bytes after the header are all parameters in layer order.
+// Hugging Face's safetensors: u64 header length, JSON header, tensor bytes. fp32 only. Tensors lie
+// in the order they were added, without gaps, so the bytes after the header are all parameters in
+// layer order.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,14 @@ std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
 // A safetensors file in memory; tensors in file order.
 class SafetensorsFile {
  public:
-  // INVALID_ARGUMENT: header length beyond the file or over 100 MB, bad JSON, a tensor that is not F32
-  // or whose offsets do not fit its shape, overlap or leave the file (names it).
+  // INVALID_ARGUMENT: header length beyond the file or over 100 MB, bad JSON, a tensor that is not
+  // F32 or whose offsets do not fit its shape, overlap or leave the file (names it).
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
   std::string_view payload() const { return payload_; }  // all tensor bytes
+  // One of tensors() has been read: as MappedFile::Release.
+  void Release(const NamedTensor& tensor) const;
 
  private:
   SafetensorsFile() = default;

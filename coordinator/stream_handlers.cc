@@ -306,6 +306,7 @@ absl::Status CoordinatorServiceImpl::Download(
     guard->Goes();
     if (!sent) return absl::CancelledError("the download was broken off");
     rest.remove_prefix(chunk.size());
+    file->Release(0, size - static_cast<int64_t>(rest.size()));
   } while (!rest.empty());
   return absl::OkStatus();
 }

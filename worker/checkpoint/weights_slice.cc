@@ -24,14 +24,18 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-const NamedTensor* Find(const std::vector<std::unique_ptr<SafetensorsFile>>& files,
-                        const std::string& name) {
+struct Found {
+  const SafetensorsFile* file = nullptr;
+  const NamedTensor* tensor = nullptr;  // null: there is none
+};
+
+Found Find(const std::vector<std::unique_ptr<SafetensorsFile>>& files, const std::string& name) {
   for (const auto& file : files) {
     for (const NamedTensor& tensor : file->tensors()) {
-      if (tensor.name == name) return &tensor;
+      if (tensor.name == name) return {file.get(), &tensor};
     }
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace
@@ -74,7 +78,7 @@ absl::Status LoadWeights(const std::vector<std::string>& paths,
     files.push_back(std::move(file));
   }
   for (Parameter& parameter : *parameters) {
-    const NamedTensor* tensor =
+    const auto [file, tensor] =
         Find(files, parameter.borrowed ? parameter.spec.owner : parameter.spec.name);
     if (tensor == nullptr) {
       return absl::NotFoundError(
@@ -86,6 +90,7 @@ absl::Status LoadWeights(const std::vector<std::string>& paths,
                        ", expected ", ShapeText(parameter.spec.shape)));
     }
     std::memcpy(parameter.weight.data, tensor->data, parameter.weight.bytes());
+    file->Release(*tensor);  // or the weights would be in memory twice
   }
   return absl::OkStatus();
 }
