@@ -156,6 +156,7 @@ absl::StatusOr<Received> Inbox::Take(const Tag& tag, absl::Time deadline) {
 
 void Inbox::Fail(int stage, absl::Status cause) {
   absl::MutexLock lock(&mu_);
+  if (ended_.contains(stage)) return;  // it has sent all it had to, and may go before we are done
   failed_.emplace(stage, std::move(cause));
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->first.from_stage != stage) {

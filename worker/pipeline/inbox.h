@@ -75,7 +75,8 @@ class Inbox {
   absl::StatusOr<Received> Take(const Tag& tag, absl::Time deadline);
 
   // The link from `stage` is broken: Takes of tensors from it fail with `cause`, now and later;
-  // what waits from it is dropped. The first cause stays.
+  // what waits from it is dropped. The first cause stays. Nothing is lost where the stage's stream
+  // has ended in order: it may be done, and gone, before this one.
   void Fail(int stage, absl::Status cause);
   // The link from `stage` has ended in order: what waits from it can still be taken, nothing else
   // will come.

@@ -204,6 +204,15 @@ TEST_F(InboxTest, EndLetsWhatArrivedBeTakenAndFailsWhatDidNot) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("stage 0 ended its stream without it"));
 }
 
+// The first stage is done once the last activations of an evaluation have arrived here, taken or
+// not; then our link back to it breaks.
+TEST_F(InboxTest, AStageThatEndedInOrderMayGoBeforeItsTensorsAreTaken) {
+  ASSERT_TRUE(Arrive(Activation(1, 0), 1).ok());
+  inbox_.End(0);
+  inbox_.Fail(0, absl::UnavailableError("the receiver ended the stream"));
+  EXPECT_TRUE(inbox_.Take(Activation(1, 0), Soon()).ok());
+}
+
 TEST_F(InboxTest, CloseWakesTheWaiterAndFreesEverySlot) {
   ASSERT_TRUE(Arrive(Activation(1, 1), 1).ok());
   absl::Status status;
