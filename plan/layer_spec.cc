@@ -310,7 +310,8 @@ int64_t BackwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const Mic
 }
 
 int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
-                            const MicroBatchShape& shape, int threads, bool training) {
+                            const MicroBatchShape& shape, int threads, bool training,
+                            bool keeps_nothing) {
   int64_t saved = 0, forward = 0, backward = 0;
   for (const LayerSpec& layer : stage_layers) {
     saved = std::max(saved, SavedBytes(model, layer, shape));
@@ -318,7 +319,7 @@ int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& st
     backward = std::max(backward, BackwardWorkspaceBytes(model, layer, shape, threads));
   }
   const int64_t two = 2 * FloatBytes(shape.tokens() * model.width);
-  return std::max(two + saved + forward, training ? two + backward : 0);
+  return std::max(forward + (keeps_nothing ? two + saved : 0), training ? two + backward : 0);
 }
 
 double ForwardFlops(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {

@@ -116,10 +116,11 @@ int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
 int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads);
 
 // What a stage carves as workspace, all of its layers served by one region in turn: two outputs and
-// one layer's saved tensors (a forward that keeps nothing), or two gradients (backward), with the
-// largest layer's temporaries: whichever is more.
+// one layer's saved tensors (where some forward keeps nothing), or two gradients (backward), with
+// the largest layer's temporaries: whichever is more.
 int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
-                            const MicroBatchShape& shape, int threads, bool training);
+                            const MicroBatchShape& shape, int threads, bool training,
+                            bool keeps_nothing = true);
 
 // Floating-point operations of one micro-batch (a multiply-add counts 2): matrix products,
 // attention under its causal mask, and a few per element for what is element-wise. The head does

@@ -153,6 +153,9 @@ TEST(LayerSpec, AStagesWorkspaceServesItsHungriestLayer) {
   const int64_t scratch = AttentionScratchBytes(5, 2, 1);
   EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, 1, false),
             two + SavedBytes(m, layers[1], shape) + scratch);
+  // Where every forward keeps what it makes, there is nothing but temporaries.
+  EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, 1, true, false),
+            two + BackwardWorkspaceBytes(m, layers[1], shape, 1));
   // Backward of the block: two gradients, and q, k, v's beside attention's scratch.
   EXPECT_EQ(BackwardWorkspaceBytes(m, layers[1], shape, 1), two + 768 + scratch);
 }

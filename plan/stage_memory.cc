@@ -121,7 +121,8 @@ StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actio
   }
   bytes.stash = shape.training ? PeakStash(shape, actions).bytes : BoundaryBytes(shape);
   bytes.workspace =
-      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training) +
+      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
+                          shape.recomputes) +
       ConversionBytes(shape);
   bytes.link = LinkBytes(shape, BoundaryBytes(shape), OutputBoundaryBytes(shape));
   return bytes;

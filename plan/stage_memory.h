@@ -12,9 +12,8 @@
 //               micro-batch is recomputed, to the end of B). A working set is all that the stage's
 //               layers save, and the outputs of all but its last layer. Every micro-batch counts as
 //               the largest one. GPipe §2.3: O(N + L/K · N/M)
-//   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (a forward that
-//   keeps
-//               nothing), or two gradients (backward), with the largest layer's temporaries:
+//   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (where some
+//               forward keeps nothing), or two gradients (backward), with the largest layer's temporaries:
 //               whichever is more; with bfloat16 boundaries the layers' ends of them too
 //               (ConversionBytes)
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
@@ -48,6 +47,9 @@ struct StageShape {
   int64_t credits = 2;
   int threads = 1;
   bool training = true;  // false: generate
+  // Some micro-batch is recomputed: its F keeps nothing, as none does in `generate`. Else
+  // evaluation borrows a working set, of which none is in use then.
+  bool recomputes = true;
   // What travels between stages, and so what is kept of it, is bfloat16 (pipeline.boundary_dtype).
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;

@@ -117,6 +117,10 @@ absl::Status ReadTraining(const v1::StageAssignment& assignment, StageJob* job) 
 
   HEADRACE_ASSIGN_OR_RETURN(job->actions,
                             ParseActions(assignment.plan().stage(job->stage()).actions()));
+  job->shape.recomputes =
+      std::any_of(job->actions.begin(), job->actions.end(), [](const Action& action) {
+        return action.kind == ActionKind::kRecompute;
+      });
   return CheckActions(job->actions, job->stage(), job->num_micro_batches());
 }
 

@@ -87,7 +87,13 @@ StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int thre
   shape.training = training;
   shape.bf16_boundaries = bf16_boundaries;
   shape.precision = precision;
+  shape.recomputes = recomputes();
   return shape;
+}
+
+bool JobShape::recomputes() const {
+  // The first micro-batch is, if any is.
+  return !training || Recomputes({1, micro_batches(), recompute}, 0);
 }
 
 absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
@@ -179,7 +185,8 @@ int64_t LayerTable::WorkspaceBytes(int first, int end, int threads) {
   const Workspace& workspace = WorkspaceFor(threads);
   // As StageWorkspaceBytes (plan/layer_spec.h).
   const int64_t two = 2 * AlignUp(4 * job_->largest.tokens() * job_->model.width);
-  const int64_t forward = two + saved_(first, end) + workspace.forward(first, end);
+  const int64_t forward =
+      workspace.forward(first, end) + (job_->recomputes() ? two + saved_(first, end) : 0);
   return job_->training ? std::max(forward, two + workspace.backward(first, end)) : forward;
 }
 

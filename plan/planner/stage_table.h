@@ -35,6 +35,8 @@ struct JobShape {
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
 
+  // As StageShape::recomputes.
+  bool recomputes() const;
   int micro_batches() const { return static_cast<int>(micro_batch_sequences.size()); }
   StageShape Stage(int stage, int num_stages, const Cell& cell, int threads) const;
 };

@@ -283,7 +283,8 @@ absl::StatusOr<std::unique_ptr<StageModel>> StageModel::Create(const StageShape&
                             ParameterCarver(shape, arena).Carve());
   HEADRACE_ASSIGN_OR_RETURN(const RopeTables rope, CarveRope(shape, arena, ops));
   const int64_t bytes =
-      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training);
+      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
+                          shape.recomputes);
   HEADRACE_ASSIGN_OR_RETURN(
       const Tensor workspace,
       arena->Carve(MemoryKind::kWorkspace, "workspace", ElementType::kFloat32, {bytes / 4}));

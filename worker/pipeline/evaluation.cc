@@ -48,9 +48,13 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
         output, parts_.exchange->Prepare(v1::MESSAGE_KIND_EVAL_ACTIVATION, job_.BoundaryShape(m)));
   }
   parts_.exchange->Record("evaluate");
+  void* kept = nullptr;
+  if (!job_.shape.recomputes) {
+    HEADRACE_ASSIGN_OR_RETURN(kept, parts_.stash->OpenWorkingSet(m));
+  }
   float* const y = parts_.codec->Output(output.tensor);
   const double loss = parts_.model->Forward(
-      mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, nullptr);
+      mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, kept);
   parts_.codec->Close(y, output.tensor);
   parts_.stash->Release(m);
   if (!job_.last()) {

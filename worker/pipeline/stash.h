@@ -2,7 +2,8 @@
 // input, from the start of F to the end of B; and the working set, which is all that the layers
 // save, from the start of F, or of R where the micro-batch is recomputed, to the end of B.
 //
-// Evaluation and `generate` keep one boundary at a time and no working set.
+// Evaluation and `generate` keep one boundary at a time; and no working set, but where every F of a
+// step keeps one, so that the workspace has no room to keep nothing (StageShape::recomputes).
 //
 // Slots come from pools carved before step 1 for the peak that plan/stage_memory.h predicts, so a
 // step allocates nothing, and the arena's measured peak of kStash is that prediction. Owned by the
