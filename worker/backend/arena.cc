@@ -115,15 +115,18 @@ absl::StatusOr<Tensor> Arena::Carve(MemoryKind kind, std::string_view name, Elem
   return Tensor{*piece, type, std::move(shape)};
 }
 
-absl::StatusOr<Pool*> Arena::CarvePool(std::string_view name, int64_t slot_bytes, int num_slots) {
+absl::StatusOr<Pool*> Arena::CarvePool(std::string_view name, int64_t slot_bytes, int num_slots,
+                                       SharedRegion* region) {
   const int64_t rounded = CheckedBytes(slot_bytes, 1);
   const int64_t bytes = CheckedBytes(rounded, num_slots);
   absl::MutexLock lock(&mu_);
-  absl::StatusOr<char*> piece = Take(absl::StrCat("pool '", std::string(name), "' of ", num_slots,
-                                                  " slots of ", slot_bytes, " bytes"),
-                                     bytes);
+  absl::StatusOr<char*> piece =
+      region != nullptr ? region->Carve(bytes)
+                        : Take(absl::StrCat("pool '", std::string(name), "' of ", num_slots,
+                                            " slots of ", slot_bytes, " bytes"),
+                               bytes);
   if (!piece.ok()) return piece.status();
-  pool_bytes_ += bytes;
+  if (region == nullptr) pool_bytes_ += bytes;
   pools_.push_back(
       std::unique_ptr<Pool>(new Pool(this, std::string(name), *piece, rounded, num_slots)));
   return pools_.back().get();

@@ -19,6 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/backend/shared_region.h"
 #include "worker/backend/tensor.h"
 
 namespace headrace {
@@ -42,6 +43,7 @@ class Slot {
   void* data() const;     // null if not valid; holds whatever the last user left
   int64_t bytes() const;  // the slot's size, also what is accounted; 0 if not valid
   bool valid() const { return pool_ != nullptr; }
+  const Pool* pool() const { return pool_; }
   // Moves the slot's bytes from one kind's account to another's (a received activation becomes
   // stash).
   void Relabel(MemoryKind kind);
@@ -72,8 +74,10 @@ class Arena {
   absl::StatusOr<Tensor> Carve(MemoryKind kind, std::string_view name, ElementType type,
                                std::vector<int64_t> shape);
   // `num_slots` slots of `slot_bytes` (rounded up to kAlignment); counted only while a slot is
-  // held. The arena owns the pool. Errors as Carve.
-  absl::StatusOr<Pool*> CarvePool(std::string_view name, int64_t slot_bytes, int num_slots);
+  // held. The arena owns the pool. With a `region`, which must outlive the arena, the slots lie
+  // there and take none of what is left here, but count the same. Errors as Carve.
+  absl::StatusOr<Pool*> CarvePool(std::string_view name, int64_t slot_bytes, int num_slots,
+                                  SharedRegion* region = nullptr);
 
   int64_t capacity_bytes() const { return capacity_bytes_; }
   // Bytes not yet carved.
