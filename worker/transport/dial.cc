@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,9 +15,12 @@
 #include <algorithm>
 #include <memory>
 #include <string_view>
+#include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/flags.h"
 #include "common/status.h"
@@ -25,6 +29,7 @@ namespace headrace {
 namespace {
 
 constexpr std::string_view kUnix = "unix:";
+constexpr std::string_view kAbstract = "unix-abstract:";
 
 absl::Status Failed(int error) {
   return absl::UnavailableError(absl::StrCat("cannot connect: ", strerror(error)));
@@ -80,17 +85,77 @@ absl::StatusOr<Socket> DialUnix(const std::string& path, const Patience& patienc
   return Connect(reinterpret_cast<const sockaddr*>(&address), sizeof(address), patience);
 }
 
-absl::StatusOr<Socket> DialTcp(const std::string& host, const std::string& port,
-                               const Patience& patience) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot look up ", host, ": ", gai_strerror(error)));
+// An abstract name begins after a zero byte and is as long as the address says.
+absl::StatusOr<Socket> DialAbstract(const std::string& name, const Patience& patience) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("abstract socket of ", name.size(), " bytes, expected 1 to 107"));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  name.copy(address.sun_path + 1, name.size());
+  const size_t length = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+  return Connect(reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length),
+                 patience);
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// A lookup under way, shared because whoever asked may not wait for its end.
+struct Lookup {
+  Lookup(std::string host, std::string port) : host(std::move(host)), port(std::move(port)) {}
+
+  const std::string host, port;
+  absl::Mutex mu;
+  bool done ABSL_GUARDED_BY(mu) = false;
+  int error ABSL_GUARDED_BY(mu) = 0;
+  AddressList found ABSL_GUARDED_BY(mu) = {nullptr, &freeaddrinfo};
+
+  void Run(const Resolver& resolver, int flags) {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = flags;
+    addrinfo* list = nullptr;
+    const int result = resolver(host.c_str(), port.c_str(), &hints, &list);
+    absl::MutexLock lock(&mu);
+    error = result;
+    found.reset(list);
+    done = true;
+  }
+};
+
+absl::StatusOr<AddressList> LookUp(const std::string& host, const std::string& port,
+                                   const Patience& patience, Resolver resolver) {
+  const auto numeric = std::make_shared<Lookup>(host, port);
+  numeric->Run(getaddrinfo, AI_NUMERICHOST);
+  {
+    absl::MutexLock lock(&numeric->mu);
+    if (numeric->error == 0) return std::move(numeric->found);
+  }
+  const auto lookup = std::make_shared<Lookup>(host, port);
+  std::thread([lookup, resolver = std::move(resolver)] { lookup->Run(resolver, 0); }).detach();
+  absl::MutexLock lock(&lookup->mu);
+  const absl::Duration look = absl::Milliseconds(kLookMs);
+  while (!lookup->mu.AwaitWithTimeout(absl::Condition(&lookup->done), look)) {
+    if (patience.cancelled()) return absl::CancelledError("told to stop while connecting");
+    if (absl::Now() >= patience.deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("cannot look up ", host, ": the resolver does not answer"));
+    }
+  }
+  if (lookup->error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot look up ", host, ": ", gai_strerror(lookup->error)));
+  }
+  return std::move(lookup->found);
+}
+
+absl::StatusOr<Socket> DialTcp(const std::string& host, const std::string& port,
+                               const Patience& patience, Resolver resolver) {
+  HEADRACE_ASSIGN_OR_RETURN(const AddressList found,
+                            LookUp(host, port, patience, std::move(resolver)));
   absl::StatusOr<Socket> socket = absl::UnavailableError("cannot connect: no address");
-  for (const addrinfo* at = found; at != nullptr && !socket.ok(); at = at->ai_next) {
+  for (const addrinfo* at = found.get(); at != nullptr && !socket.ok(); at = at->ai_next) {
     socket = Connect(at->ai_addr, at->ai_addrlen, patience);
   }
   return socket;
@@ -114,8 +179,11 @@ int Socket::Duplicate() const { return fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
 void Socket::Shutdown() const { shutdown(fd_, SHUT_RDWR); }
 
 absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline,
-                            const Cancellation* cancellation) {
+                            const Cancellation* cancellation, Resolver resolver) {
   const Patience patience{deadline, cancellation};
+  if (address.compare(0, kAbstract.size(), kAbstract) == 0) {
+    return DialAbstract(address.substr(kAbstract.size()), patience);
+  }
   HEADRACE_RETURN_IF_ERROR(CheckAddress(address));
   if (address.compare(0, kUnix.size(), kUnix) == 0) {
     return DialUnix(address.substr(kUnix.size()), patience);
@@ -123,7 +191,7 @@ absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline,
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (!host.empty() && host.front() == '[') host = host.substr(1, host.size() - 2);
-  return DialTcp(host, address.substr(colon + 1), patience);
+  return DialTcp(host, address.substr(colon + 1), patience, std::move(resolver));
 }
 
 }  // namespace headrace

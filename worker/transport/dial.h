@@ -3,6 +3,9 @@
 // memory.
 #pragma once
 
+#include <netdb.h>
+
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,13 +34,18 @@ class Socket {
   int fd_ = -1;
 };
 
-// Connects to "host:port", "[v6]:port" or "unix:/path" and makes the socket non-blocking. Blocks; a
-// host name's lookup takes what the system's resolver takes.
+// As getaddrinfo.
+using Resolver =
+    std::function<int(const char* host, const char* port, const addrinfo* hints, addrinfo** found)>;
+
+// Connects to "host:port", "[v6]:port", "unix:/path" or "unix-abstract:name" and makes the socket
+// non-blocking. Blocks, at most until `deadline`: a host name is looked up by a thread that is left
+// behind if the resolver does not answer in time, and ends when it does.
 //   INVALID_ARGUMENT   not an address
 //   UNAVAILABLE        no such host, refused, no such socket: says what the system said
-//   DEADLINE_EXCEEDED  no answer
+//   DEADLINE_EXCEEDED  no answer, from the host or from the resolver
 //   CANCELLED          by `cancellation` (may be null: never)
 absl::StatusOr<Socket> Dial(const std::string& address, absl::Time deadline,
-                            const Cancellation* cancellation);
+                            const Cancellation* cancellation, Resolver resolver = getaddrinfo);
 
 }  // namespace headrace
