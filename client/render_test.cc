@@ -229,6 +229,21 @@ TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
   }
 }
 
+TEST(PlanText, SaysWhatItsSecondsRestOn) {
+  v1::Plan plan = FailedJob().plan();
+  const auto with = [&](v1::CostSource first, v1::CostSource second) {
+    plan.mutable_stage(0)->set_cost_source(first);
+    plan.mutable_stage(1)->set_cost_source(second);
+    return RenderPlan(plan, {}, 120);
+  };
+  const auto flops = v1::COST_SOURCE_FLOPS, measured = v1::COST_SOURCE_MEASURED;
+  EXPECT_THAT(with(flops, flops), HasSubstr("400 ms a step by FLOPs, bubble"));
+  EXPECT_THAT(with(measured, measured), HasSubstr("400 ms a step by measured layers, bubble"));
+  for (const std::string& text : {with(measured, flops), with(measured, v1::COST_SOURCE_MIXED)}) {
+    EXPECT_THAT(text, HasSubstr("400 ms a step by measured layers and FLOPs, bubble"));
+  }
+}
+
 TEST(PlanText, SaysThatBf16BoundariesChangeTheNumbers) {
   v1::Plan plan = FailedJob().plan();
   EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("boundaries")));

@@ -51,6 +51,19 @@ std::string Precision(const v1::Plan& plan) {
                       plan.bf16_emulate() ? " (emulated)" : "");
 }
 
+// What the predicted seconds rest on; nothing where a stage does not say.
+std::string Costed(const v1::Plan& plan) {
+  bool flops = false, measured = false;
+  for (const v1::StagePlan& stage : plan.stage()) {
+    const v1::CostSource source = stage.cost_source();
+    flops |= source == v1::COST_SOURCE_FLOPS || source == v1::COST_SOURCE_MIXED;
+    measured |= source == v1::COST_SOURCE_MEASURED || source == v1::COST_SOURCE_MIXED;
+  }
+  if (!flops && !measured) return "";
+  if (!measured) return " by FLOPs";
+  return flops ? " by measured layers and FLOPs" : " by measured layers";
+}
+
 std::string StageTable(const v1::Plan& plan, int width) {
   Table table({{"STAGE", Align::kRight},
                {"WORKER"},
@@ -128,8 +141,8 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
                    plan.micro_batches(), " micro-batches (", Sequences(plan), "), schedule ",
                    Word(plan.schedule(), v1::ScheduleKind_descriptor()), ", recompute ",
                    Word(plan.recompute(), v1::RecomputeMode_descriptor()), Precision(plan), "\n");
-  absl::StrAppend(&out, "predicted  ", FormatSeconds(plan.step_s()), " a step, bubble ",
-                  FormatShare(plan.bubble()),
+  absl::StrAppend(&out, "predicted  ", FormatSeconds(plan.step_s()), " a step", Costed(plan),
+                  ", bubble ", FormatShare(plan.bubble()),
                   " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",
                   FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
   if (plan.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16 && plan.stages() > 1) {

@@ -64,6 +64,16 @@ std::string Grid(const Schedule& schedule) {
   return cells > kMaxGridCells ? "" : DrawGrid(schedule);
 }
 
+// By the worker's own measurements; its class's are those of all its members.
+v1::CostSource SourceOf(const JobShape& job, const Cell& cell, const PlanWorker& worker) {
+  int measured = 0;
+  for (int i = cell.first; i < cell.end; ++i) {
+    measured += FindCost(worker.measured, job.layers[i].kind) != nullptr ? 1 : 0;
+  }
+  if (measured == 0) return v1::COST_SOURCE_FLOPS;
+  return measured == cell.end - cell.first ? v1::COST_SOURCE_MEASURED : v1::COST_SOURCE_MIXED;
+}
+
 void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, const Trial& trial,
                int stage, v1::StagePlan* out) {
   const int num_stages = static_cast<int>(trial.partition.cells.size());
@@ -82,6 +92,7 @@ void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   if (worker.sim) *out->mutable_sim() = *worker.sim;
   out->set_forward_s(trial.costs[stage].forward_s);
   out->set_backward_s(trial.costs[stage].backward_s);
+  out->set_cost_source(SourceOf(job, cell, worker));
   int64_t parameters = 0;
   for (int i = cell.first; i < cell.end; ++i) parameters += job.layers[i].parameter_elements();
   out->set_parameters(parameters);

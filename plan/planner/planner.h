@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "headrace/v1/job.pb.h"
+#include "plan/layer_cost.h"
 
 namespace headrace {
 
@@ -23,8 +24,10 @@ struct PlanWorker {
   double flops_per_second = 0;     // 0: not measured, 50 GFLOP/s a thread are assumed
   int64_t memory_limit_bytes = 0;  // for one stage, all kinds together
   int threads = 1;
-  bool bf16 = true;  // its CPU multiplies bf16
+  bool bf16 = true;                       // its CPU multiplies bf16
   std::optional<v1::SimDevice> sim = {};  // a simulated worker: its actions take what it declares
+  // Of the job's layers, as far as they were measured on such a device; FLOPs tell the others.
+  std::vector<MeasuredCost> measured = {};
 };
 
 enum class Advice { kGiven, kNone };
@@ -35,7 +38,8 @@ enum class Advice { kGiven, kNone };
 // schedule runs with the job's credits.
 //   INVALID_ARGUMENT     the spec is wrong (ValidateJob), or has more stages than layers
 //   UNAVAILABLE          too few workers ("needs 4 workers, has 2"): the job can wait for more
-//   FAILED_PRECONDITION  precision bf16 without emulation, and too few of the workers have it: names
+//   FAILED_PRECONDITION  precision bf16 without emulation, and too few of the workers have it:
+//   names
 //                        those that have not
 //   FAILED_PRECONDITION  does not fit these workers: names the stage, its bytes and what is
 //                        missing, and, where `advice` is given, what would make it fit, each tried

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "plan/layer_spec.h"
+#include "plan/planner/stage_table.h"
 #include "plan/planner/test_job.h"
 #include "plan/schedule_check.h"
 #include "plan/stage_memory.h"
@@ -199,6 +200,78 @@ TEST(PlannerTest, Bf16TakesWorkersWhoseCpuHasItOrSaysWhoHasNot) {
   spec.mutable_training()->set_bf16_emulate(false);
   workers[0].bf16 = workers[2].bf16 = false;
   EXPECT_EQ(PlanGenerate(spec, workers).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Milliseconds of a block and of a head, a third of them forward; an embedding takes nothing.
+std::vector<MeasuredCost> Measured(double block_ms, double head_ms) {
+  const auto cost = [](LayerKind kind, double ms) {
+    return MeasuredCost{kind, ms / 3e3, 0, 2 * ms / 3e3};
+  };
+  return {cost(LayerKind::kEmbedding, 0), cost(LayerKind::kGpt2Block, block_ms),
+          cost(LayerKind::kHead, head_ms)};
+}
+
+TEST(PlannerTest, MeasuredSecondsMoveTheCut) {
+  v1::JobSpec spec = SmallGpt2();  // an embedding, blocks 1 to 6, head 7
+  spec.mutable_pipeline()->set_stages(2);
+  spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_NEVER);
+  std::vector<PlanWorker> workers = EqualWorkers(2, kPlenty);
+  const v1::Plan counted = PlanOk(spec, workers);
+  EXPECT_EQ(counted.stage(1).first_layer(), 4);
+  EXPECT_EQ(counted.stage(0).cost_source(), v1::COST_SOURCE_FLOPS);
+
+  // 5 blocks of 30 ms against one and a head of 120 ms.
+  for (PlanWorker& worker : workers) worker.measured = Measured(30, 120);
+  const v1::Plan measured = PlanOk(spec, workers);
+  ExpectSound(spec, measured, workers);
+  EXPECT_EQ(measured.stage(1).first_layer(), 6);
+  for (const v1::StagePlan& stage : measured.stage()) {
+    EXPECT_EQ(stage.cost_source(), v1::COST_SOURCE_MEASURED);
+    EXPECT_NEAR(stage.forward_s(), 0.050, 1e-9);
+    EXPECT_NEAR(stage.backward_s(), 0.100, 1e-9);
+  }
+  // Both stages take the same: the bubble is GPipe's, but for what links take.
+  EXPECT_NEAR(measured.bubble(), measured.ideal_bubble(), 0.01);
+}
+
+TEST(PlannerTest, MeasuredSecondsTellWorkersApart) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  std::vector<PlanWorker> workers = EqualWorkers(2, kPlenty);
+  workers[0].measured = Measured(60, 10);
+  workers[1].measured = Measured(30, 10);
+  const v1::Plan plan = PlanOk(spec, workers);
+  for (const v1::StagePlan& stage : plan.stage()) {
+    const int64_t blocks =
+        std::min<int64_t>(stage.end_layer(), 7) - std::max<int64_t>(stage.first_layer(), 1);
+    EXPECT_EQ(blocks, stage.worker() == "w0" ? 2 : 4) << plan.ShortDebugString();
+  }
+}
+
+// A layer that was not measured takes its FLOPs at the speed the measured ones showed, not at that
+// of bare matrix products: else one missing measurement would move the cut by itself.
+TEST(PlannerTest, AMissingMeasurementIsFilledInAtTheSpeedOfTheOthers) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  std::vector<PlanWorker> workers = EqualWorkers(2, kPlenty);
+  const JobShape job = *ResolveTraining(spec);
+  const double slow = 1e6;  // FLOPs a second, of all layers alike
+  const auto at = [&](int layer) {
+    const LayerSpec& l = job.layers[layer];
+    return MeasuredCost{l.kind, ForwardFlops(job.model, l, job.largest) / slow,
+                        RecomputeFlops(job.model, l, job.largest) / slow,
+                        BackwardFlops(job.model, l, job.largest) / slow};
+  };
+  for (PlanWorker& worker : workers) worker.measured = {at(1)};
+  const v1::Plan partly = PlanOk(spec, workers);
+  for (PlanWorker& worker : workers) worker.measured = {at(0), at(1), at(7)};
+  const v1::Plan wholly = PlanOk(spec, workers);
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(partly.stage(k).cost_source(), v1::COST_SOURCE_MIXED);
+    EXPECT_EQ(partly.stage(k).first_layer(), wholly.stage(k).first_layer());
+    EXPECT_NEAR(partly.stage(k).forward_s(), wholly.stage(k).forward_s(), 1e-6);
+    EXPECT_NEAR(partly.stage(k).backward_s(), wholly.stage(k).backward_s(), 1e-6);
+  }
 }
 
 TEST(PlannerTest, MoreStagesThanLayersIsAnError) {

@@ -72,6 +72,30 @@ double LinkSeconds(const WorkerClass& sender, int64_t bytes) {
   return kLinkLatencyS + static_cast<double>(bytes) / kLinkBytesPerSecond;
 }
 
+// Seconds of one layer of each kind. What was not measured takes its FLOPs at the speed that the
+// measured ones had, which is further from that of bare matrix products than from theirs.
+std::vector<MeasuredCost> SecondsOfKinds(const std::vector<LayerTable::Kind>& kinds,
+                                         const std::vector<MeasuredCost>& measured) {
+  double flops = 0, seconds = 0;
+  for (const LayerTable::Kind& kind : kinds) {
+    const MeasuredCost* cost = FindCost(measured, kind.kind);
+    if (cost == nullptr) continue;
+    flops += kind.forward_flops + kind.recompute_flops + kind.backward_flops;
+    seconds += cost->forward_s + cost->recompute_s + cost->backward_s;
+  }
+  if (flops <= 0 || seconds <= 0) return {};
+  const double s = seconds / flops;
+  std::vector<MeasuredCost> all;
+  for (const LayerTable::Kind& kind : kinds) {
+    const MeasuredCost* cost = FindCost(measured, kind.kind);
+    all.push_back(cost != nullptr
+                      ? *cost
+                      : MeasuredCost{kind.kind, kind.forward_flops * s, kind.recompute_flops * s,
+                                     kind.backward_flops * s});
+  }
+  return all;
+}
+
 }  // namespace
 
 StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int threads) const {
@@ -154,6 +178,23 @@ LayerTable::LayerTable(const JobShape* job) : job_(job), saved_(SavedOfEach(*job
     Append(&output_sum_, layer.output_bytes);
   }
   whole_state_bytes_ = StateBytesOf(*job, job->layers);
+  CountKinds();
+}
+
+void LayerTable::CountKinds() {
+  for (size_t i = 0; i < job_->layers.size(); ++i) {
+    const LayerSpec& layer = job_->layers[i];
+    auto at = std::find_if(kinds_.begin(), kinds_.end(),
+                           [&](const Kind& kind) { return kind.kind == layer.kind; });
+    if (at == kinds_.end()) {
+      const LayerNumbers numbers = NumbersOf(*job_, layer);
+      kinds_.push_back({layer.kind, numbers.forward_flops, numbers.recompute_flops,
+                        numbers.backward_flops, std::vector<int>(i + 1)});
+    }
+    for (Kind& kind : kinds_) {
+      kind.before.push_back(kind.before.back() + (kind.kind == layer.kind ? 1 : 0));
+    }
+  }
 }
 
 int64_t LayerTable::StateBytes(int first, int end) const {
@@ -198,23 +239,39 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
   int recomputed = 0;
   for (int m = 0; m < job.micro_batches(); ++m) recomputed += Recomputes(shape, m) ? 1 : 0;
   recomputed_share_ = static_cast<double>(recomputed) / job.micro_batches();
+  for (const WorkerClass& each : *classes) {
+    measured_.push_back(SecondsOfKinds(layers->kinds(), each.measured));
+  }
+}
+
+void StageTable::AddComputeSeconds(const Cell& cell, StageCosts* costs) const {
+  const std::vector<MeasuredCost>& measured = measured_[cell.worker_class];
+  if (measured.empty()) {
+    const WorkerClass& of = (*classes_)[cell.worker_class];
+    const double forward = layers_->ForwardFlops(cell.first, cell.end);
+    const double recompute = layers_->RecomputeFlops(cell.first, cell.end);
+    const double backward = layers_->BackwardFlops(cell.first, cell.end);
+    costs->forward_s +=
+        of.sim ? SimForwardSeconds(*of.sim, forward) : forward / of.flops_per_second;
+    costs->recompute_s +=
+        of.sim ? SimRecomputeSeconds(*of.sim, recompute) : recompute / of.flops_per_second;
+    costs->backward_s +=
+        of.sim ? SimBackwardSeconds(*of.sim, backward) : backward / of.flops_per_second;
+    return;
+  }
+  for (size_t i = 0; i < measured.size(); ++i) {
+    const std::vector<int>& before = layers_->kinds()[i].before;
+    const int count = before[cell.end] - before[cell.first];
+    costs->forward_s += count * measured[i].forward_s;
+    costs->recompute_s += count * measured[i].recompute_s;
+    costs->backward_s += count * measured[i].backward_s;
+  }
 }
 
 StageCosts StageTable::Costs(int stage, const Cell& cell) const {
   const WorkerClass& of = (*classes_)[cell.worker_class];
   StageCosts costs;
-  const double forward = layers_->ForwardFlops(cell.first, cell.end);
-  const double recompute = layers_->RecomputeFlops(cell.first, cell.end);
-  const double backward = layers_->BackwardFlops(cell.first, cell.end);
-  if (of.sim) {
-    costs.forward_s = SimForwardSeconds(*of.sim, forward);
-    costs.recompute_s = SimRecomputeSeconds(*of.sim, recompute);
-    costs.backward_s = SimBackwardSeconds(*of.sim, backward);
-  } else {
-    costs.forward_s = forward / of.flops_per_second;
-    costs.recompute_s = recompute / of.flops_per_second;
-    costs.backward_s = backward / of.flops_per_second;
-  }
+  AddComputeSeconds(cell, &costs);
   const int64_t travel_bytes = TravelBytes(Bare(stage));
   if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(of, travel_bytes);
   if (stage > 0) costs.gradient_s = LinkSeconds(of, travel_bytes);

@@ -69,6 +69,13 @@ class LayerTable {
   int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
   int64_t WorkingSetBytes(int first, int end) const;
   int64_t WorkspaceBytes(int first, int end, int threads);
+  // Layers of a kind are alike: what one of them takes, and how many a range has.
+  struct Kind {
+    LayerKind kind;
+    double forward_flops, recompute_flops, backward_flops;
+    std::vector<int> before;  // among the first i layers
+  };
+  const std::vector<Kind>& kinds() const { return kinds_; }
   int64_t InputBytes(int layer) const { return input_[layer]; }
   int64_t OutputBytes(int layer) const { return output_[layer]; }
 
@@ -77,11 +84,13 @@ class LayerTable {
     RangeMax forward, backward;
   };
   const Workspace& WorkspaceFor(int threads);
+  void CountKinds();
 
   const JobShape* job_;
   std::vector<double> forward_ = {0}, recompute_ = {0}, backward_ = {0};  // sums of the first i
   std::vector<int64_t> state_ = {0}, saved_sum_ = {0}, output_sum_ = {0}, llama_blocks_ = {0};
   std::vector<int64_t> input_, output_;
+  std::vector<Kind> kinds_;
   int64_t whole_state_bytes_ = 0;
   RangeMax saved_;
   std::map<int, Workspace> workspace_;  // by threads
@@ -103,6 +112,7 @@ class StageTable : public CellCosts {
   StageCosts Costs(int stage, const Cell& cell) const;
 
  private:
+  void AddComputeSeconds(const Cell& cell, StageCosts* costs) const;
   int64_t StashBytes(int stage, int first, int end) const;
   // `stage` without its layers, which no boundary depends on.
   StageShape Bare(int stage) const;
@@ -114,6 +124,8 @@ class StageTable : public CellCosts {
   int num_stages_;
   std::vector<std::vector<StashLevel>> levels_;
   double recomputed_share_ = 0;
+  // [class][kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
+  std::vector<std::vector<MeasuredCost>> measured_;
 };
 
 }  // namespace headrace

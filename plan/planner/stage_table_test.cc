@@ -98,6 +98,23 @@ TEST(StageTableTest, SecondsAreFlopsOverSpeedAndTheLinks) {
   EXPECT_NEAR(table.Seconds(1, 0, 2, 4), flops / 10e9 + 2 * link_s, 1e-12);
 }
 
+TEST(StageTableTest, MeasuredSecondsAddUpLayerByLayer) {
+  const JobShape job = *ResolveTraining(SmallGpt2());
+  std::vector<WorkerClass> classes = {{10e9, 0, 1, {}}};
+  classes[0].measured = {{LayerKind::kEmbedding, 1, 2, 3},
+                         {LayerKind::kGpt2Block, 10, 20, 30},
+                         {LayerKind::kHead, 100, 200, 300}};
+  LayerTable layers(&job);
+  const StageTable table(&layers, &classes, 2, std::vector<std::vector<StashLevel>>(2));
+  const StageCosts first = table.Costs(0, {0, 4, 0}), last = table.Costs(1, {4, 8, 0});
+  EXPECT_DOUBLE_EQ(first.forward_s, 31);
+  EXPECT_DOUBLE_EQ(first.recompute_s, 62);
+  EXPECT_DOUBLE_EQ(first.backward_s, 93);
+  EXPECT_DOUBLE_EQ(last.forward_s, 130);
+  EXPECT_DOUBLE_EQ(last.recompute_s, 260);
+  EXPECT_DOUBLE_EQ(last.backward_s, 390);
+}
+
 TEST(StageTableTest, Bf16BoundariesHalveTheTimeOnALink) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);

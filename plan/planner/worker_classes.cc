@@ -36,9 +36,35 @@ bool SimJoins(const std::optional<v1::SimDevice>& a, const std::optional<v1::Sim
          Near(a->link_latency_s(), b->link_latency_s(), share);
 }
 
+double Seconds(const MeasuredCost& cost) {
+  return cost.forward_s + cost.recompute_s + cost.backward_s;
+}
+
+// Whether two workers take as long for the job's layers.
+bool AsFast(const PlanWorker& a, const PlanWorker& b, double share) {
+  if (a.measured.empty() && b.measured.empty()) {
+    return Near(FlopsPerSecond(a), FlopsPerSecond(b), share);
+  }
+  if (a.measured.size() != b.measured.size()) return share >= 1;
+  return std::all_of(a.measured.begin(), a.measured.end(), [&](const MeasuredCost& cost) {
+    const MeasuredCost* other = FindCost(b.measured, cost.kind);
+    return other != nullptr ? Near(Seconds(cost), Seconds(*other), share) : share >= 1;
+  });
+}
+
+void SlowDown(const std::vector<MeasuredCost>& worker, std::vector<MeasuredCost>* slowest) {
+  std::erase_if(*slowest, [&](const MeasuredCost& cost) { return !FindCost(worker, cost.kind); });
+  for (MeasuredCost& cost : *slowest) {
+    const MeasuredCost& other = *FindCost(worker, cost.kind);
+    cost.forward_s = std::max(cost.forward_s, other.forward_s);
+    cost.recompute_s = std::max(cost.recompute_s, other.recompute_s);
+    cost.backward_s = std::max(cost.backward_s, other.backward_s);
+  }
+}
+
 bool Joins(const PlanWorker& worker, const PlanWorker& leader, const Tolerance& tolerance) {
   return SimJoins(worker.sim, leader.sim, tolerance.speed) &&
-         Near(FlopsPerSecond(worker), FlopsPerSecond(leader), tolerance.speed) &&
+         AsFast(worker, leader, tolerance.speed) &&
          Near(static_cast<double>(worker.memory_limit_bytes),
               static_cast<double>(leader.memory_limit_bytes), tolerance.memory) &&
          (tolerance.threads || worker.threads == leader.threads);
@@ -65,13 +91,18 @@ std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tol
       return Joins(worker, workers[c.workers[0]], tolerance);
     });
     if (at == classes.end()) {
-      classes.push_back(
-          {FlopsPerSecond(worker), worker.memory_limit_bytes, worker.threads, {}, worker.sim});
+      classes.push_back({FlopsPerSecond(worker),
+                         worker.memory_limit_bytes,
+                         worker.threads,
+                         {},
+                         worker.sim,
+                         worker.measured});
       at = classes.end() - 1;
     }
     at->flops_per_second = std::min(at->flops_per_second, FlopsPerSecond(worker));
     at->memory_limit_bytes = std::min(at->memory_limit_bytes, worker.memory_limit_bytes);
     if (worker.sim) SlowDown(*worker.sim, &*at->sim);
+    SlowDown(worker.measured, &at->measured);
     at->threads = std::max(at->threads, worker.threads);  // more threads need more workspace
     at->workers.push_back(static_cast<int>(i));
   }

@@ -18,12 +18,15 @@ struct WorkerClass {
   int threads = 1;
   std::vector<int> workers;               // indices in the given list, ascending
   std::optional<v1::SimDevice> sim = {};  // the slowest of what its simulated workers declare
+  // Of the slowest; only what was measured for all of them.
+  std::vector<MeasuredCost> measured = {};
 };
 
 // Workers with the same threads and memory whose speeds differ by less than 5 %, which is less than
-// two measurements of one machine differ. Where that makes so many classes that the partition of
-// `num_stages` stages would take more than `max_states` states, coarser ones, each as weak as its
-// weakest worker: a plan stays valid, it may only be slower.
+// two measurements of one machine differ. Measured seconds of the job's layers, where both have
+// them, tell more than the speed in matrix products, which then does not count. Where that makes so
+// many classes that the partition of `num_stages` stages would take more than `max_states` states,
+// coarser ones, each as weak as its weakest worker: a plan stays valid, it may only be slower.
 std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
                                       int64_t max_states);
 

@@ -29,6 +29,36 @@ TEST(WorkerClassesTest, AnUnmeasuredWorkerHasADefaultPerThread) {
             4 * kDefaultFlopsPerThread);
 }
 
+PlanWorker Measured(double flops_per_second, double block_s) {
+  PlanWorker worker{"w", flops_per_second, 100, 1};
+  worker.measured = {{LayerKind::kGpt2Block, block_s, 0, 2 * block_s},
+                     {LayerKind::kHead, 0.5, 0, 0.5}};
+  return worker;
+}
+
+TEST(WorkerClassesTest, MeasuredLayersCountForMoreThanSpeed) {
+  const auto alike = GroupWorkers({Measured(50e9, 1), Measured(30e9, 1.02)}, 2, 1000);
+  ASSERT_EQ(alike.size(), 1u);
+  ASSERT_EQ(alike[0].measured.size(), 2u);
+  EXPECT_EQ(alike[0].measured[0].forward_s, 1.02);  // the slowest
+  EXPECT_EQ(GroupWorkers({Measured(50e9, 1), Measured(50e9, 1.2)}, 2, 1000).size(), 2u);
+  EXPECT_EQ(GroupWorkers({Measured(50e9, 1), {"b", 50e9, 100, 1}}, 2, 1000).size(), 2u);
+}
+
+TEST(WorkerClassesTest, AClassHasOnlyWhatWasMeasuredForAllOfIt) {
+  PlanWorker lacks_head = Measured(50e9, 1);
+  lacks_head.measured.pop_back();
+  // One state: everything must become one class.
+  const auto one = GroupWorkers({Measured(50e9, 2), lacks_head}, 2, 1);
+  ASSERT_EQ(one.size(), 1u);
+  ASSERT_EQ(one[0].measured.size(), 1u);
+  EXPECT_EQ(one[0].measured[0], (MeasuredCost{LayerKind::kGpt2Block, 2, 0, 4}));
+  const auto none = GroupWorkers({Measured(50e9, 2), {"b", 40e9, 100, 1}}, 2, 1);
+  ASSERT_EQ(none.size(), 1u);
+  EXPECT_TRUE(none[0].measured.empty());
+  EXPECT_EQ(none[0].flops_per_second, 40e9);
+}
+
 // Forty different workers would make 2^40 states: coarser classes, none stronger than its members.
 TEST(WorkerClassesTest, ManyDifferentWorkersMakeCoarserClasses) {
   std::vector<PlanWorker> workers;
