@@ -27,6 +27,7 @@
 #include "worker/backend/cpu/measure.h"
 #include "worker/backend/device.h"
 #include "worker/heartbeater.h"
+#include "worker/layer_profiler.h"
 #include "worker/service.h"
 #include "worker/sim/sim_clock.h"
 
@@ -216,6 +217,9 @@ absl::Status Serve(const Flags& flags) {
   context.reporter = &reporter;
   context.directory = &directory;
   context.metrics = metrics;
+  LayerProfiler profiler(context.limits, self.flops_per_second());
+  context.profiler = &profiler;
+  self.set_profiles_layers(true);
   WorkerService service(flags.name, context);
 
   grpc::EnableDefaultHealthCheckService(true);

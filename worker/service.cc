@@ -18,6 +18,30 @@ std::shared_ptr<StageRunner> WorkerService::current() const {
   return current_;
 }
 
+absl::Status WorkerService::ClaimProfiler() {
+  absl::MutexLock lock(&mu_);  // so that no stage comes between the look and the claim
+  if (context_.profiler == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker_, " does not measure layers: it declares its speed"));
+  }
+  if (closed_) return absl::FailedPreconditionError(absl::StrCat("worker ", worker_, " is ending"));
+  if (current_ != nullptr && !current_->done()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", worker_, " is busy with job ", current_->job_id()));
+  }
+  return context_.profiler->Claim();
+}
+
+grpc::Status WorkerService::ProfileLayers(grpc::ServerContext* context,
+                                          const v1::ProfileLayersRequest* request,
+                                          v1::ProfileLayersResponse* response) {
+  if (const absl::Status claimed = ClaimProfiler(); !claimed.ok()) return ToGrpc(claimed);
+  auto measured = context_.profiler->Run(*request, [context] { return context->IsCancelled(); });
+  if (!measured.ok()) return ToGrpc(measured.status());
+  *response = *std::move(measured);
+  return grpc::Status::OK;
+}
+
 grpc::Status WorkerService::AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
                                         v1::AssignStageResponse*) {
   absl::StatusOr<StageJob> job = CheckAssignment(request->assignment(), context_.limits);
@@ -113,9 +137,9 @@ bool WorkerService::Close(const std::string& fault, absl::Time deadline) {
     closed_ = true;
   }
   const std::shared_ptr<StageRunner> runner = current();
-  if (runner == nullptr) return true;
-  runner->Stop(fault);
-  if (runner->AwaitDone(deadline)) return true;
+  if (runner != nullptr) runner->Stop(fault);
+  const bool measured = context_.profiler == nullptr || context_.profiler->Finish(deadline);
+  if (runner == nullptr || runner->AwaitDone(deadline)) return measured;
   runner->ReportUnended();
   return false;
 }

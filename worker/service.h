@@ -26,6 +26,10 @@ class WorkerService final : public GrpcStageService {
   // What `context` points to must outlive the service.
   WorkerService(std::string worker, const WorkerContext& context);
 
+  // Blocks its thread, not computing. FAILED_PRECONDITION: a stage is here, or another measurement,
+  // or this worker does not measure. Else as LayerProfiler::Run.
+  grpc::Status ProfileLayers(grpc::ServerContext* context, const v1::ProfileLayersRequest* request,
+                             v1::ProfileLayersResponse* response) override;
   // FAILED_PRECONDITION: busy with another job, or closed. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as
   // CheckAssignment. The same assignment again is fine.
   grpc::Status AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
@@ -44,12 +48,13 @@ class WorkerService final : public GrpcStageService {
   void EndStage(const std::string& job_id, int64_t generation);
   // Ends whatever stage is here with `fault` as its sentence; does not wait.
   void EndAnyStage(const std::string& fault);
-  // For the end of the process: accepts no stage from now on, says it is busy, ends the stage that
-  // is here and waits for that until `deadline`. False: it is not gone, and its fault was reported
-  // in its place.
+  // For the end of the process: accepts no stage from now on, says it is busy, ends the stage or
+  // the measurement that is here and waits for that until `deadline`. False: it is not gone, and
+  // its fault was reported in its place.
   bool Close(const std::string& fault, absl::Time deadline);
 
  private:
+  absl::Status ClaimProfiler();
   // Shared: an RPC may wait for a runner that another is about to replace.
   std::shared_ptr<StageRunner> current() const;
 

@@ -116,7 +116,7 @@ v1::FlightRecord StageRunner::flight_record() const {
 void StageRunner::Run() {
   context_.metrics->Serving(true);
   recorder_.Record(absl::StrCat("preparing stage ", job_.stage(), " of job ", job_.job_id));
-  absl::StatusOr<std::unique_ptr<StageEquipment>> equipment = StageEquipment::Create(&job_);
+  absl::StatusOr<std::unique_ptr<StageEquipment>> equipment = Equip();
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
@@ -136,6 +136,15 @@ void StageRunner::Run() {
   if (const absl::Status status = Report(std::move(end_)); !status.ok()) {
     LogError(absl::StrCat("cannot report the end of the stage: ", status.message()));
   }
+}
+
+absl::StatusOr<std::unique_ptr<StageEquipment>> StageRunner::Equip() {
+  // A measurement that nobody waits for any more still has memory until its pass of a layer ends.
+  constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+  while (context_.profiler != nullptr && !context_.profiler->Finish(absl::Now() + kLookEvery)) {
+    HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  }
+  return StageEquipment::Create(&job_);
 }
 
 absl::Status StageRunner::RunStage(StageEquipment* equipment) {

@@ -23,6 +23,7 @@
 #include "common/cancellation.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 #include "worker/assignment.h"
+#include "worker/layer_profiler.h"
 #include "worker/metrics.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/executor.h"
@@ -42,6 +43,7 @@ struct WorkerContext {
   Reporter* reporter = nullptr;
   StageDirectory* directory = nullptr;
   WorkerMetrics* metrics = nullptr;
+  LayerProfiler* profiler = nullptr;  // null: this worker does not measure layers
 };
 
 // Thread-safe.
@@ -76,6 +78,7 @@ class StageRunner {
 
  private:
   void Run();
+  absl::StatusOr<std::unique_ptr<StageEquipment>> Equip();
   // The stage's life; `equipment` is gone when this returns.
   absl::Status RunStage(StageEquipment* equipment);
   absl::Status Prepare(StageEquipment* equipment);

@@ -1,0 +1,151 @@
+#include "worker/layer_timer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "common/status.h"
+#include "worker/backend/arena.h"
+#include "worker/backend/ops.h"
+#include "worker/layers/stage_model.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kRounds = 5;
+constexpr double kEnoughSeconds = 0.3;  // of rounds, and of a warm-up that needs none after it
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Ordinary numbers around 0: what is computed from them is neither denormal nor infinite.
+void FillOrdinary(float* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] = 0.01f * static_cast<float>(i % 7 - 3);
+}
+
+// Buffers beside the layer's own: input, output and their gradients, and what backward needs.
+int64_t BoundaryBytesOf(const StageShape& layer) {
+  return AlignUp(4 * layer.largest.tokens() * layer.model.width);
+}
+
+// Never none: an embedding keeps nothing.
+int64_t KeptBytes(const StageShape& layer) {
+  return std::max(AlignUp(WorkingSetBytes(layer)), kAlignment);
+}
+
+StageBytes Needed(const StageShape& layer) {
+  StageBytes bytes = StageMemory(layer, {});
+  bytes.optimizer = 0;
+  bytes.link = 0;
+  bytes.stash = 4 * BoundaryBytesOf(layer) + KeptBytes(layer) + AlignUp(4 * layer.largest.tokens());
+  return bytes;
+}
+
+class TimedLayer {
+ public:
+  static absl::StatusOr<std::unique_ptr<TimedLayer>> Create(const StageShape& layer) {
+    std::unique_ptr<TimedLayer> timed(new TimedLayer(layer));
+    HEADRACE_RETURN_IF_ERROR(timed->Carve());
+    return timed;
+  }
+
+  // Adds nothing to `*least` that is not less. CANCELLED as TimeLayer.
+  absl::Status Round(const std::atomic<bool>& cancelled, v1::LayerSeconds* least) {
+    const double forward = Time([&] { model_->Forward(mb_, input_, output_, kept_); });
+    if (cancelled) return absl::CancelledError("the measurement was cancelled");
+    const double recompute = Time([&] { model_->Recompute(mb_, input_, kept_); });
+    if (cancelled) return absl::CancelledError("the measurement was cancelled");
+    const double backward =
+        Time([&] { model_->Backward(mb_, input_, kept_, output_gradient_, input_gradient_); });
+    least->set_forward_s(std::min(least->forward_s(), forward));
+    least->set_recompute_s(std::min(least->recompute_s(), recompute));
+    least->set_backward_s(std::min(least->backward_s(), backward));
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit TimedLayer(const StageShape& layer) : layer_(layer) {}
+
+  template <typename Run>
+  static double Time(const Run& run) {
+    const auto start = Clock::now();
+    run();
+    return SecondsSince(start);
+  }
+
+  absl::StatusOr<float*> Floats(const char* name, int64_t bytes) {
+    HEADRACE_ASSIGN_OR_RETURN(
+        const Tensor tensor,
+        arena_->Carve(MemoryKind::kStash, name, ElementType::kFloat32, {bytes / 4}));
+    FillOrdinary(tensor.f32(), tensor.elements());
+    return tensor.f32();
+  }
+
+  absl::Status Carve() {
+    HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(Needed(layer_).total()));
+    ops_ = CreateCpuOps(layer_.threads);
+    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(layer_, arena_.get(), ops_.get()));
+    for (const Parameter& parameter : model_->parameters()) {
+      FillOrdinary(parameter.weight.f32(), parameter.weight.elements());
+    }
+    const int64_t bytes = BoundaryBytesOf(layer_);
+    HEADRACE_ASSIGN_OR_RETURN(input_, Floats("input", bytes));
+    HEADRACE_ASSIGN_OR_RETURN(output_, Floats("output", bytes));
+    HEADRACE_ASSIGN_OR_RETURN(output_gradient_, Floats("output gradient", bytes));
+    HEADRACE_ASSIGN_OR_RETURN(input_gradient_, Floats("input gradient", bytes));
+    HEADRACE_ASSIGN_OR_RETURN(kept_, Floats("kept", KeptBytes(layer_)));
+    HEADRACE_ASSIGN_OR_RETURN(const Tensor tokens,
+                              arena_->Carve(MemoryKind::kStash, "tokens", ElementType::kInt32,
+                                            {layer_.largest.tokens()}));
+    for (int64_t i = 0; i < tokens.elements(); ++i) {
+      tokens.i32()[i] = static_cast<int32_t>(i % layer_.model.vocabulary);
+    }
+    if (layer_.layers.front().kind == LayerKind::kEmbedding) input_ = tokens.data;
+    mb_.shape = layer_.largest;
+    mb_.targets = tokens.i32();
+    mb_.loss_scale = 1.0f / static_cast<float>(layer_.largest.tokens());
+    return absl::OkStatus();
+  }
+
+  const StageShape layer_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<StageModel> model_;
+  MicroBatch mb_;
+  const void* input_ = nullptr;
+  float *output_ = nullptr, *output_gradient_ = nullptr, *input_gradient_ = nullptr;
+  float* kept_ = nullptr;
+};
+
+v1::LayerSeconds Longest() {
+  v1::LayerSeconds longest;
+  longest.set_forward_s(1e9);
+  longest.set_recompute_s(1e9);
+  longest.set_backward_s(1e9);
+  return longest;
+}
+
+}  // namespace
+
+int64_t TimedLayerBytes(const StageShape& layer) { return Needed(layer).total(); }
+
+absl::StatusOr<v1::LayerSeconds> TimeLayer(const StageShape& layer,
+                                           const std::atomic<bool>& cancelled) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<TimedLayer> timed, TimedLayer::Create(layer));
+  v1::LayerSeconds least = Longest();
+  const auto warm_up = Clock::now();
+  HEADRACE_RETURN_IF_ERROR(timed->Round(cancelled, &least));
+  if (SecondsSince(warm_up) > kEnoughSeconds) return least;
+  least = Longest();
+  const auto start = Clock::now();
+  for (int i = 0; i < kRounds && (i == 0 || SecondsSince(start) < kEnoughSeconds); ++i) {
+    HEADRACE_RETURN_IF_ERROR(timed->Round(cancelled, &least));
+  }
+  return least;
+}
+
+}  // namespace headrace
