@@ -35,6 +35,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options) {
   if (!options.plan.train) options.plan.train = &PlanJob;
+  if (!options.plan.layers) options.plan.layers = &DistinctLayers;
   if (!options.plan.generate) options.plan.generate = &PlanGenerate;
   std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options)));
   HEADRACE_RETURN_IF_ERROR(coordinator->Open());

@@ -8,6 +8,7 @@
 #include "common/grpc_status.h"
 #include "common/status.h"
 #include "common/token_file.h"
+#include "coordinator/cost_table.h"
 #include "coordinator/suited_workers.h"
 #include "plan/job_check.h"
 
@@ -158,14 +159,28 @@ grpc::Status CoordinatorServiceImpl::ListWorkers(grpc::ServerContext*,
   return Answer("ListWorkers", absl::OkStatus());
 }
 
+// With what earlier jobs have measured of this one's layers.
+absl::StatusOr<std::vector<PlanWorker>> CoordinatorServiceImpl::Measured(
+    const v1::JobSpec& spec, const std::vector<v1::WorkerInfo>& workers) {
+  std::vector<PlanWorker> planned = ToPlanWorkers(workers);
+  if (!parts_.plan.layers) return planned;
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<StoredLayerCost> costs,
+                            parts_.store->jobs().LoadLayerCosts());
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<DistinctLayer> layers, parts_.plan.layers(spec));
+  const CostTable table(costs);
+  for (size_t i = 0; i < workers.size(); ++i) planned[i].measured = table.Known(workers[i], layers);
+  return planned;
+}
+
 absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
                                           v1::PlanJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
-  const std::vector<v1::WorkerInfo> workers = parts_.registry->List();
-  HEADRACE_RETURN_IF_ERROR(CheckSuited(workers, request.simulate()));
+  const std::vector<v1::WorkerInfo> living = parts_.registry->List();
+  HEADRACE_RETURN_IF_ERROR(CheckSuited(living, request.simulate()));
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers,
+                            Measured(request.spec(), SuitedWorkers(living, request.simulate())));
   absl::StatusOr<v1::Plan> plan =
-      parts_.plan.train(request.spec(), nullptr,
-                        ToPlanWorkers(SuitedWorkers(workers, request.simulate())), Advice::kGiven);
+      parts_.plan.train(request.spec(), nullptr, workers, Advice::kGiven);
   // For SubmitJob too few workers are a reason to wait, here they are the answer.
   if (absl::IsUnavailable(plan.status())) {
     return absl::FailedPreconditionError(plan.status().message());

@@ -69,6 +69,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
                          v1::ListJobStepsResponse* response);
   absl::Status ListEvents(const v1::ListJobEventsRequest& request,
                           v1::ListJobEventsResponse* response);
+  absl::StatusOr<std::vector<PlanWorker>> Measured(const v1::JobSpec& spec,
+                                                   const std::vector<v1::WorkerInfo>& workers);
   absl::Status Plan(const v1::PlanJobRequest& request, v1::PlanJobResponse* response);
 
   // stream_handlers.cc

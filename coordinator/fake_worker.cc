@@ -49,6 +49,8 @@ FakeWorker::FakeWorker(const std::string& coordinator, const std::string& name, 
   info->set_memory_limit_bytes(int64_t{8} << 30);
   info->set_threads(1);
   info->set_flops_per_second(1e11);
+  info->set_profiles_layers(!behaviour_.measures_on.empty());
+  info->set_device_name(behaviour_.measures_on);
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::RegisterWorkerResponse response;
@@ -78,6 +80,36 @@ bool FakeWorker::AwaitStopped(int times, absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   const auto seen = [&] { return stopped_ >= times; };
   return mu_.AwaitWithDeadline(absl::Condition(&seen), deadline);
+}
+
+bool FakeWorker::AwaitProfiled(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto seen = [&] { return profiled_ > 0; };
+  return mu_.AwaitWithDeadline(absl::Condition(&seen), deadline);
+}
+
+grpc::Status FakeWorker::ProfileLayers(grpc::ServerContext* context,
+                                       const v1::ProfileLayersRequest* request,
+                                       v1::ProfileLayersResponse* response) {
+  {
+    absl::MutexLock lock(&mu_);
+    ++profiled_;
+  }
+  if (!behaviour_.profile_failure.empty()) {
+    return {grpc::StatusCode::INTERNAL, behaviour_.profile_failure};
+  }
+  absl::MutexLock lock(&mu_);
+  while (behaviour_.profile_stalls && !context->IsCancelled() && !closed_) {
+    mu_.AwaitWithTimeout(absl::Condition(&closed_), absl::Milliseconds(10));
+  }
+  for (const int64_t layer : request->layers()) {
+    v1::LayerProfile* profile = response->add_profiles();
+    profile->set_layer(layer);
+    const double forward_s = layer == 1 ? 0.001 : 0.005;
+    profile->mutable_seconds()->set_forward_s(forward_s);
+    profile->mutable_seconds()->set_backward_s(2 * forward_s);
+  }
+  return grpc::Status::OK;
 }
 
 void FakeWorker::Beat() {

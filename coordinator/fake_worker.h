@@ -28,6 +28,9 @@ class FakeWorker final : public v1::StageService::Service {
     std::string failure{};
     std::string blamed{};
     std::string delayed_confession{};  // said after it was stopped
+    std::string measures_on{};         // this device; empty: it does not measure layers
+    std::string profile_failure{};     // what ProfileLayers fails with
+    bool profile_stalls = false;  // ProfileLayers ends when it is cancelled, or the worker dies
   };
 
   // Registers at `coordinator` and keeps its lease. Dies with a failed CHECK where that is refused.
@@ -41,9 +44,14 @@ class FakeWorker final : public v1::StageService::Service {
   // The calls it has seen.
   int assigned() const { return assigned_; }
   int stopped() const { return stopped_; }
+  int profiled() const { return profiled_; }
+  bool AwaitProfiled(absl::Time deadline);
   // False: it was not stopped so often by then.
   bool AwaitStopped(int times, absl::Time deadline);
 
+  // A block takes 1 + 2 ms, any other layer 5 + 10.
+  grpc::Status ProfileLayers(grpc::ServerContext* context, const v1::ProfileLayersRequest* request,
+                             v1::ProfileLayersResponse* response) override;
   grpc::Status AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
                            v1::AssignStageResponse*) override;
   grpc::Status StartStage(grpc::ServerContext*, const v1::StartStageRequest*,
@@ -68,6 +76,7 @@ class FakeWorker final : public v1::StageService::Service {
   std::atomic<bool> dead_ = false;
   std::atomic<int> assigned_ = 0;
   std::atomic<int> stopped_ = 0;
+  std::atomic<int> profiled_ = 0;
   uint64_t sequence_ = 0;  // of the working thread
 
   absl::Mutex mu_;

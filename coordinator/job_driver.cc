@@ -21,7 +21,7 @@ bool WaitsForStore(const Command& command) {
         using C = std::decay_t<decltype(each)>;
         return std::is_same_v<C, SaveJob> || std::is_same_v<C, SaveStep> ||
                std::is_same_v<C, SaveEvent> || std::is_same_v<C, SaveHashes> ||
-               std::is_same_v<C, Reply>;
+               std::is_same_v<C, SaveLayerCost> || std::is_same_v<C, Reply>;
       },
       command);
 }
@@ -33,8 +33,11 @@ absl::Status ShutsDown() { return absl::UnavailableError("the coordinator shuts 
 absl::StatusOr<std::unique_ptr<JobDriver>> JobDriver::Start(Parts parts, PlanFunctions plan) {
   HEADRACE_ASSIGN_OR_RETURN(const int64_t last, parts.store->jobs().LastJobNumber());
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<StoredJob> living, parts.store->jobs().LoadLiving());
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<StoredLayerCost> costs,
+                            parts.store->jobs().LoadLayerCosts());
   std::unique_ptr<JobDriver> driver(new JobDriver(std::move(parts), std::move(plan), last));
   for (const StoredJob& stored : living) driver->parts_.metrics->SetJob(stored.job);
+  driver->machine_.KnowCosts(costs);
   driver->machine_.Restore(living, driver->parts_.clock->Now(), &driver->commands_);
   driver->thread_ = std::thread([raw = driver.get()] { raw->Loop(); });
   driver->hasher_ = std::thread([raw = driver.get()] { raw->HashLoop(); });
@@ -234,6 +237,9 @@ absl::Status JobDriver::SaveOne(Pending* pending) {
   if (const auto* hashes = std::get_if<SaveHashes>(&pending->command)) {
     HEADRACE_ASSIGN_OR_RETURN(pending->row, jobs.SaveHashes(hashes->job_id, hashes->hashes));
   }
+  if (const auto* cost = std::get_if<SaveLayerCost>(&pending->command)) {
+    return jobs.SaveLayerCost(cost->cost);
+  }
   return absl::OkStatus();
 }
 
@@ -270,6 +276,10 @@ void JobDriver::Act(const Command& command) {
     calls_->Start(*start);
   } else if (const auto* stop = std::get_if<StopCall>(&command)) {
     calls_->Stop(*stop);
+  } else if (const auto* profile = std::get_if<ProfileCall>(&command)) {
+    calls_->Profile(*profile);
+  } else if (const auto* cancel = std::get_if<CancelProfile>(&command)) {
+    calls_->CancelProfile(*cancel);
   } else if (const auto* serving = std::get_if<SetServing>(&command)) {
     parts_.registry->SetServing(serving->worker, serving->instance, serving->job_id,
                                 serving->generation);

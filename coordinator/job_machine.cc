@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "coordinator/suited_workers.h"
 #include "plan/job_check.h"
@@ -62,6 +63,7 @@ void JobMachine::On(const WorkerLost& lost, Turn turn) {
   if (slot == nullptr) return;
   JobRun* run = FindRun(slot->job_id);
   workers_.Lose(lost.worker);
+  Tell(profiling_.OnWorkerLost(lost.worker, lost.reason), turn);
   if (run != nullptr) run->OnWorkerLost(lost.worker, lost.reason, turn);
   place_ = true;  // the message of what waits
 }
@@ -133,6 +135,7 @@ void JobMachine::On(const CancelRequested& cancel, Turn turn) {
   absl::Status status =
       absl::FailedPreconditionError(absl::StrCat("job ", cancel.job_id, " has ended"));
   if (run != nullptr) status = run->Cancel("cancelled by request", turn);
+  if (run != nullptr && run->ended()) profiling_.Forget(cancel.job_id, turn);
   place_ = true;
   turn.out->push_back(Reply{cancel.request, status, cancel.job_id, ""});
 }
@@ -152,7 +155,17 @@ void JobMachine::On(const StageReported& reported, Turn turn) {
   if (run != nullptr) run->OnReport(reported.worker, reported.event, turn);
 }
 
+void JobMachine::Tell(const std::optional<Profiling::News>& news, Turn turn) {
+  if (!news) return;
+  if (JobRun* run = FindRun(news->job_id)) run->Note(news->text, turn);
+}
+
 void JobMachine::On(const CallEnded& call, Turn turn) {
+  if (call.kind == CallKind::kProfile) {
+    Tell(profiling_.OnCallEnded(call, &workers_, turn), turn);
+    place_ = true;
+    return;
+  }
   WorkerSlot* slot = workers_.Find(call.worker, call.instance);
   const bool serves =
       slot != nullptr && slot->job_id == call.job_id && slot->generation == call.generation;
@@ -181,7 +194,11 @@ void JobMachine::On(const TimePassed&, Turn turn) {
 absl::StatusOr<v1::Plan> JobMachine::PlanOn(const JobRun& run,
                                             const std::vector<v1::WorkerInfo>& workers) const {
   if (run.generates()) return plan_.generate(run.job().spec(), ToPlanWorkers(workers));
-  return plan_.train(run.job().spec(), &run.job().dataset(), ToPlanWorkers(workers), Advice::kNone);
+  std::vector<PlanWorker> planned = ToPlanWorkers(workers);
+  for (size_t i = 0; i < workers.size(); ++i) {
+    planned[i].measured = profiling_.Known(run.job().spec(), workers[i]);
+  }
+  return plan_.train(run.job().spec(), &run.job().dataset(), planned, Advice::kNone);
 }
 
 void JobMachine::Place(Turn turn) {
@@ -196,9 +213,17 @@ void JobMachine::Place(Turn turn) {
 
 JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
   JobRun& run = *queue_[i];
+  if (profiling_.UnderWay(run.job().id())) {
+    blocker_ = &run;
+    return Placing::kBlocks;
+  }
   const std::vector<v1::WorkerInfo> all_living = workers_.Living();
   const std::vector<v1::WorkerInfo> free_ones = SuitedWorkers(workers_.Free(), run.simulates());
   absl::StatusOr<v1::Plan> plan = PlanOn(run, free_ones);
+  if (plan.ok() && Measures(&run, free_ones, turn)) {
+    blocker_ = &run;
+    return Placing::kBlocks;
+  }
   if (plan.ok()) {
     StartOn(*plan, i, turn);
     return Placing::kLeft;
@@ -207,6 +232,7 @@ JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
       absl::IsUnavailable(plan.status()) || absl::IsFailedPrecondition(plan.status());
   if (!may_wait) {
     run.Fail(std::string(plan.status().message()), turn);
+    profiling_.Forget(run.job().id(), turn);
     queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
     return Placing::kLeft;
   }
@@ -227,8 +253,17 @@ JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
   return Placing::kPassed;
 }
 
+bool JobMachine::Measures(JobRun* run, const std::vector<v1::WorkerInfo>& free, Turn turn) {
+  if (run->generates()) return false;
+  const std::vector<std::string> names = profiling_.Begin(run->job(), free, &workers_, turn);
+  if (names.empty()) return false;
+  run->Wait(absl::StrCat("measures its layers on ", absl::StrJoin(names, ", ")), turn);
+  return true;
+}
+
 void JobMachine::StartOn(const v1::Plan& plan, size_t i, Turn turn) {
   std::unique_ptr<JobRun> run = std::move(queue_[i]);
+  profiling_.Forget(run->job().id(), turn);
   queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
   std::vector<v1::WorkerInfo> workers;
   for (const v1::StagePlan& stage : plan.stage()) {

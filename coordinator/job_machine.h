@@ -4,6 +4,9 @@
 // holds them together:
 //
 //   JobSubmitted ─▶ queue (first in, first out) ─▶ PlanJob on the free workers ─▶ JobRun
+//                                                     │      ▲
+//                                                     ▼      │ layer by layer (profiling.h)
+//                                                  measures its layers, where nobody has yet
 //
 // The head of the queue is placed as soon as the free workers can carry it; until then it blocks
 // the rest, so that a large job cannot starve behind small ones. A job that all living workers
@@ -23,6 +26,7 @@
 #include "absl/time/time.h"
 #include "coordinator/job_messages.h"
 #include "coordinator/job_run.h"
+#include "coordinator/profiling.h"
 #include "coordinator/store/job_store.h"
 #include "coordinator/worker_table.h"
 #include "plan/planner/planner.h"
@@ -37,6 +41,8 @@ struct PlanFunctions {
       train;
   std::function<absl::StatusOr<v1::Plan>(const v1::JobSpec&, const std::vector<PlanWorker>&)>
       generate;
+  // Which layers of a job to measure (DistinctLayers); empty: FLOPs alone balance its stages.
+  Profiling::LayersOf layers = nullptr;
 };
 
 std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers);
@@ -56,11 +62,14 @@ class JobMachine {
   static constexpr absl::Duration kIdleGrace = absl::Seconds(4);
 
   JobMachine(PlanFunctions plan, int64_t last_job_number)
-      : plan_(std::move(plan)), last_job_number_(last_job_number) {}
+      : plan_(std::move(plan)), last_job_number_(last_job_number), profiling_(plan_.layers) {}
 
   // Once, first: jobs that had not ended when the coordinator did. QUEUED ones queue again, others
   // fail.
   void Restore(const std::vector<StoredJob>& living, absl::Time now, Commands* out);
+
+  // Once, first: what was measured before.
+  void KnowCosts(const std::vector<StoredLayerCost>& costs) { profiling_.Know(costs); }
 
   // Appends to `*out`.
   void Handle(const Event& event, absl::Time now, Commands* out);
@@ -81,6 +90,7 @@ class JobMachine {
   void On(const StoreFailed& failed, Turn turn);
   void On(const TimePassed& passed, Turn turn);
 
+  void Tell(const std::optional<Profiling::News>& news, Turn turn);
   absl::StatusOr<v1::Plan> PlanOn(const JobRun& run,
                                   const std::vector<v1::WorkerInfo>& workers) const;
   enum class Placing {
@@ -90,6 +100,8 @@ class JobMachine {
   };
   void Place(Turn turn);
   Placing PlaceAt(size_t i, Turn turn);
+  // True: its layers are being measured, and it waits for that.
+  bool Measures(JobRun* run, const std::vector<v1::WorkerInfo>& free, Turn turn);
   void StartOn(const v1::Plan& plan, size_t i, Turn turn);
   JobRun* FindRun(const std::string& job_id);
   JobRun* FindGenerate(int64_t request);
@@ -102,6 +114,7 @@ class JobMachine {
   int64_t last_generate_ = 0;
   bool place_ = false;  // something has changed that may let the head of the queue run
   WorkerTable workers_;
+  Profiling profiling_;
   std::deque<std::unique_ptr<JobRun>> queue_;
   const JobRun* blocker_ = nullptr;  // in queue_: what the last Place ended at
   Runs running_;

@@ -72,6 +72,9 @@ absl::StatusOr<v1::Plan> FakePlan(const v1::JobSpec& spec, const std::vector<Pla
     stage->set_first_layer(k);
     stage->set_end_layer(k + 1);
     stage->set_worker(workers[k].name);
+    stage->set_cost_source(workers[k].measured.size() == 3 ? v1::COST_SOURCE_MEASURED
+                           : workers[k].measured.empty()   ? v1::COST_SOURCE_FLOPS
+                                                           : v1::COST_SOURCE_MIXED);
   }
   return plan;
 }
@@ -82,6 +85,12 @@ PlanFunctions FakePlanner() {
                   Advice) { return FakePlan(spec, w, spec.pipeline().stages()); };
   plan.generate = [](const v1::JobSpec& spec, const std::vector<PlanWorker>& w) {
     return FakePlan(spec, w, 1);
+  };
+  plan.layers = [](const v1::JobSpec& spec) -> absl::StatusOr<std::vector<DistinctLayer>> {
+    if (!absl::StartsWith(spec.name(), "heavy")) return std::vector<DistinctLayer>();
+    return std::vector<DistinctLayer>{{LayerKind::kEmbedding, 0, "embedding"},
+                                      {LayerKind::kGpt2Block, 1, "block"},
+                                      {LayerKind::kHead, 5, "head"}};
   };
   return plan;
 }
@@ -150,7 +159,14 @@ Event MachineScript::Parse(const Words& words) {
     v1::WorkerInfo info;
     info.set_name(words[1]);
     info.set_instance(absl::StrCat(words[1], "#", ++instances_[words[1]]));
-    if (words.size() > 3) info.set_job_id(words[3]);
+    if (words.size() > 4) {  // measures
+      info.set_profiles_layers(true);
+      info.set_device_name(words[3]);
+      info.set_threads(std::atoll(words[4].c_str()));
+      info.set_version("0.1");
+    } else if (words.size() > 3) {
+      info.set_job_id(words[3]);
+    }
     return WorkerJoined{info};
   }
   const std::string instance =
@@ -195,8 +211,30 @@ Event MachineScript::ParseGenerate(const Words& words) {
   return submitted;
 }
 
+void MachineScript::ParseProfile(const Words& words, CallEnded* call) {
+  call->kind = CallKind::kProfile;
+  call->worker = words[2];
+  call->instance = absl::StrCat(words[2], "#", instances_[words[2]]);
+  call->job_id = words[3];
+  if (words[4] == "unavailable") call->status = absl::UnavailableError("connection refused");
+  if (words[4] == "cancelled") call->status = absl::CancelledError("cancelled");
+  if (!call->status.ok()) return;
+  for (const int layer : {0, 1, 5}) {
+    if (words[4] == "partly" && layer == 5) continue;
+    v1::LayerProfile* profile = call->profile.add_profiles();
+    profile->set_layer(layer);
+    profile->mutable_seconds()->set_forward_s(words[4] == "absurd" ? -1 : 0.001 * (1 + layer));
+    profile->mutable_seconds()->set_backward_s(0.002 * (1 + layer));
+  }
+  if (words[4] == "partly") call->profile.add_passed_over("layer 5 (head) would take too long");
+}
+
 Event MachineScript::ParseCall(const Words& words) {
   CallEnded call;
+  if (words[1] == "profile") {
+    ParseProfile(words, &call);
+    return call;
+  }
   call.kind = words[1] == "assign"  ? CallKind::kAssign
               : words[1] == "start" ? CallKind::kStart
                                     : CallKind::kStop;
@@ -291,6 +329,17 @@ std::string MachineScript::Text(const Command& command) {
   if (const auto* c = std::get_if<StopCall>(&command)) {
     return absl::StrFormat("stop %s: %s/%d, %s", c->worker, ShortId(c->job_id), c->generation,
                            c->reason);
+  }
+  if (const auto* c = std::get_if<ProfileCall>(&command)) {
+    return absl::StrCat("profile ", c->worker, ": ", c->request.job_id(), " layers ",
+                        absl::StrJoin(c->request.layers(), " "));
+  }
+  if (const auto* c = std::get_if<CancelProfile>(&command)) {
+    return absl::StrCat("cancel profile ", c->worker, ": ", c->job_id);
+  }
+  if (const auto* c = std::get_if<SaveLayerCost>(&command)) {
+    return absl::StrCat("save cost of ", c->cost.layer, " on ", c->cost.device, ": ",
+                        c->cost.seconds.forward_s(), " + ", c->cost.seconds.backward_s(), " s");
   }
   if (const auto* c = std::get_if<SetServing>(&command)) {
     return absl::StrCat("serving ", c->worker, ": ",

@@ -3,12 +3,14 @@
 //
 //   > worker w0                      joins (again: with a new instance)
 //   > worker w0 serves j9            joins, and says that it still serves j9
+//   > worker w0 measures zen 1       joins: it measures layers, on the device "zen", with 1 thread
 //   > lost w0 no heartbeat for 2.1 s
 //   > beat w0 [j1]                   a heartbeat, naming what it serves
 //   > latebeat w0 [j1]               the last one again, or one that it has overtaken
 //   > submit NAME K [hash]           a job of K stages (0: auto) and 2 steps; a NAME that begins
 //   with
-//                                    "huge" fits no workers
+//                                    "huge" fits no workers; of one that begins with "heavy"
+//                                    layers 0, 1 and 5 are worth measuring
 //   > generate N                     N tokens from a trained job
 //   > abandon                        the caller of the last generate request has gone
 //   > cancel j1
@@ -20,6 +22,7 @@
 //   > log w0 j1 TEXT
 //   > again                          the last report once more: at least once is the rule
 //   > answer assign|start|stop w0 j1 ok|busy|unavailable|deadline|refused
+//   > answer profile w0 j1 ok|partly|absurd|unavailable|cancelled
 //   > hashed j1 ok|bad
 //   > store fails
 //   > wait 1.5                       seconds pass
@@ -54,6 +57,7 @@ class MachineScript {
   void Do(const std::vector<std::string>& words);
   Event Parse(const std::vector<std::string>& words);
   Event ParseReport(const std::vector<std::string>& words);
+  void ParseProfile(const std::vector<std::string>& words, CallEnded* call);
   Event ParseCall(const std::vector<std::string>& words);
   Event ParseSubmit(const std::vector<std::string>& words);
   Event ParseGenerate(const std::vector<std::string>& words);
@@ -68,7 +72,7 @@ class MachineScript {
   int64_t generate_request_ = 0;  // the last
   uint64_t sequence_ = 0;
   Event last_report_ = TimePassed{};
-  std::map<std::string, int> instances_;  // worker → how often it joined
+  std::map<std::string, int> instances_;   // worker → how often it joined
   std::map<std::string, uint64_t> beats_;  // instance → its last heartbeat
   std::map<std::pair<std::string, std::string>, Assigned> assigned_;  // (worker, job)
   std::map<std::string, std::string> generates_;                      // "generate-1" → id

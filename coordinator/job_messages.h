@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/store/job_store.h"
 #include "headrace/v1/cluster.pb.h"
 #include "headrace/v1/job.pb.h"
 #include "headrace/v1/worker.pb.h"
@@ -57,7 +58,7 @@ struct StageReported {
   std::string instance;
   v1::StageEvent event;
 };
-enum class CallKind { kAssign, kStart, kStop };
+enum class CallKind { kAssign, kStart, kStop, kProfile };
 struct CallEnded {
   CallKind kind = CallKind::kAssign;
   std::string worker;
@@ -65,7 +66,8 @@ struct CallEnded {
   std::string job_id;
   int64_t generation = 0;
   absl::Status status;
-  v1::StopStageResponse stop;  // kStop
+  v1::StopStageResponse stop;         // kStop
+  v1::ProfileLayersResponse profile;  // kProfile; no generation
 };
 struct WeightsHashed {
   std::string job_id;
@@ -102,6 +104,18 @@ struct StopCall {
   int64_t generation = 0;
   std::string reason;
 };
+struct ProfileCall {
+  std::string worker;
+  std::string instance;
+  std::string address;
+  v1::ProfileLayersRequest request;
+};
+// Ends a ProfileCall early. Nothing to do if it has ended.
+struct CancelProfile {
+  std::string worker;
+  std::string instance;
+  std::string job_id;
+};
 // The worker serves this from now on (empty: nothing), whatever it says of itself.
 struct SetServing {
   std::string worker;
@@ -131,6 +145,9 @@ struct SaveHashes {
   std::string job_id;
   v1::TensorHashes hashes;
 };
+struct SaveLayerCost {
+  StoredLayerCost cost;
+};
 // Answers a JobSubmitted or a CancelRequested.
 struct Reply {
   int64_t request = 0;
@@ -147,8 +164,9 @@ struct EndGenerate {
   absl::Status status;
 };
 
-using Command = std::variant<AssignCall, StartCall, StopCall, SetServing, HashWeights, SaveJob,
-                             SaveStep, SaveEvent, SaveHashes, Reply, EmitToken, EndGenerate>;
+using Command = std::variant<AssignCall, StartCall, StopCall, ProfileCall, CancelProfile,
+                             SetServing, HashWeights, SaveJob, SaveStep, SaveEvent, SaveHashes,
+                             SaveLayerCost, Reply, EmitToken, EndGenerate>;
 
 using Commands = std::vector<Command>;
 

@@ -21,6 +21,18 @@ std::string Names(const std::vector<v1::WorkerInfo>& workers) {
   });
 }
 
+// What the stages' cut rests on, where it is more than FLOPs.
+std::string HowCosted(const v1::Plan& plan) {
+  int measured = 0, mixed = 0;
+  for (const v1::StagePlan& stage : plan.stage()) {
+    measured += stage.cost_source() == v1::COST_SOURCE_MEASURED ? 1 : 0;
+    mixed += stage.cost_source() == v1::COST_SOURCE_MIXED ? 1 : 0;
+  }
+  if (measured + mixed == 0) return "";
+  return measured == plan.stage_size() ? ", balanced by measured layers"
+                                       : ", balanced by measured layers and FLOPs";
+}
+
 bool NobodyAnswers(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -33,6 +45,8 @@ std::string CallName(CallKind kind) {
       return "StartStage";
     case CallKind::kStop:
       return "StopStage";
+    case CallKind::kProfile:
+      return "ProfileLayers";
   }
   return "call";
 }
@@ -112,7 +126,9 @@ void JobRun::Start(const v1::Plan& plan, const std::vector<v1::WorkerInfo>& work
   phase_ = Phase::kPreparing;
   deadline_ = turn.now + kPrepareTime;
   SetState(v1::JOB_STATE_PREPARING, "", turn);
-  Log(absl::StrCat("placed on ", Names(workers), " (generation ", job_.generation(), ")"), turn);
+  Log(absl::StrCat("placed on ", Names(workers), " (generation ", job_.generation(), ")",
+                   HowCosted(plan)),
+      turn);
   for (size_t k = 0; k < workers.size(); ++k) {
     turn.out->push_back(AssignCall{workers[k].name(), workers[k].instance(),
                                    Assignment(static_cast<int64_t>(k), workers)});

@@ -27,14 +27,9 @@
 #include "coordinator/blame.h"
 #include "coordinator/job_messages.h"
 #include "coordinator/step_merger.h"
+#include "coordinator/turn.h"
 
 namespace headrace {
-
-// One call of the machine: when, and where the commands go.
-struct Turn {
-  absl::Time now;
-  Commands* out;
-};
 
 class JobRun {
  public:
@@ -56,6 +51,8 @@ class JobRun {
 
   // Queued: writes down what it waits for, if that changed.
   void Wait(const std::string& message, Turn turn);
+  // A line for its event log.
+  void Note(const std::string& text, Turn turn) { Log(text, turn); }
   // Queued → PREPARING on the plan's workers; workers[k] serves stage k.
   void Start(const v1::Plan& plan, const std::vector<v1::WorkerInfo>& workers, Turn turn);
   // Ends at once, without asking anyone: not placed yet, or (after a restart) nobody to ask.

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/channel.h"
 #include "common/grpc_status.h"
@@ -26,6 +27,11 @@ std::string AddressOf(const v1::StageAssignment& assignment, const std::string& 
     if (peer.worker() == worker) return peer.address();
   }
   return "";
+}
+
+std::string ProfileKey(const std::string& worker, const std::string& instance,
+                       const std::string& job_id) {
+  return absl::StrJoin({worker, instance, job_id}, "/");
 }
 
 }  // namespace
@@ -56,6 +62,9 @@ void StageCalls::Call(CallEnded ended, std::shared_ptr<v1::StageService::Stub> s
     Response response;
   };
   auto state = std::make_shared<State>();
+  if (ended.kind == CallKind::kProfile) {
+    state->profile = ProfileKey(ended.worker, ended.instance, ended.job_id);
+  }
   state->stub = std::move(stub);
   state->request = std::move(request);
   state->ended = std::move(ended);
@@ -70,6 +79,9 @@ void StageCalls::Call(CallEnded ended, std::shared_ptr<v1::StageService::Stub> s
            if constexpr (std::is_same_v<Response, v1::StopStageResponse>) {
              state->ended.stop = std::move(state->response);
            }
+           if constexpr (std::is_same_v<Response, v1::ProfileLayersResponse>) {
+             state->ended.profile = std::move(state->response);
+           }
            Finish(state);
          });
 }
@@ -78,6 +90,30 @@ void StageCalls::Finish(const std::shared_ptr<OpenCall>& call) {
   ended_(std::move(call->ended));
   absl::MutexLock lock(&mu_);
   open_.erase(call);
+}
+
+void StageCalls::Profile(const ProfileCall& call) {
+  CallEnded ended;
+  ended.kind = CallKind::kProfile;
+  ended.worker = call.worker;
+  ended.instance = call.instance;
+  ended.job_id = call.request.job_id();
+  const auto channel = MakeChannel(call.address, ChannelUse::kControl);
+  Call<v1::ProfileLayersRequest, v1::ProfileLayersResponse>(
+      std::move(ended), v1::StageService::NewStub(channel), call.request, kProfileTime,
+      [](auto* async, auto... arguments) { async->ProfileLayers(arguments...); });
+}
+
+void StageCalls::CancelProfile(const headrace::CancelProfile& cancel) {
+  std::shared_ptr<OpenCall> found;
+  {
+    absl::MutexLock lock(&mu_);
+    const std::string key = ProfileKey(cancel.worker, cancel.instance, cancel.job_id);
+    for (const std::shared_ptr<OpenCall>& call : open_) {
+      if (call->profile == key) found = call;
+    }
+  }
+  if (found != nullptr) found->context.TryCancel();
 }
 
 void StageCalls::Assign(const AssignCall& call) {

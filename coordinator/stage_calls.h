@@ -1,5 +1,5 @@
-// RPCs to workers: AssignStage, StartStage, StopStage. Each has a deadline, none blocks its caller,
-// and each ends in exactly one CallEnded.
+// RPCs to workers: ProfileLayers, AssignStage, StartStage, StopStage. Each has a deadline, none
+// blocks its caller, and each ends in exactly one CallEnded.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -24,12 +24,17 @@ class StageCalls {
   static constexpr absl::Duration kAssignTime = absl::Seconds(3);
   static constexpr absl::Duration kStartTime = absl::Seconds(3);
   static constexpr absl::Duration kStopTime = absl::Seconds(1);
+  // Beyond Profiling::kBudget, for what a worker misjudged.
+  static constexpr absl::Duration kProfileTime = absl::Seconds(15);
 
   // `ended` is called from gRPC's threads; it must not block.
   explicit StageCalls(std::function<void(CallEnded)> ended) : ended_(std::move(ended)) {}
   // Cancels what is under way and waits for it.
   ~StageCalls();
 
+  void Profile(const ProfileCall& call);
+  // The call ends with CANCELLED, at once; the worker stops at its next pause.
+  void CancelProfile(const headrace::CancelProfile& cancel);
   // Also remembers where the worker is, for the other two.
   void Assign(const AssignCall& call);
   void Start(const StartCall& call);
@@ -52,7 +57,8 @@ class StageCalls {
   struct OpenCall {
     virtual ~OpenCall() = default;
     grpc::ClientContext context;
-    CallEnded ended;
+    CallEnded ended;      // moved from when the call ends
+    std::string profile;  // ProfileKey, of a ProfileCall
   };
   void Finish(const std::shared_ptr<OpenCall>& call);
 

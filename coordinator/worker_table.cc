@@ -73,6 +73,12 @@ void WorkerTable::Release(WorkerSlot* slot, const CallEnded& call, Commands* out
   out->push_back(SetServing{slot->info.name(), slot->info.instance(), "", 0});
 }
 
+void WorkerTable::Measured(WorkerSlot* slot, bool answered) {
+  if (slot->state != WorkerSlot::State::kMeasuring) return;
+  slot->state = answered ? WorkerSlot::State::kFree : WorkerSlot::State::kDraining;
+  if (!answered) slot->stale_beat = slot->last_beat + 1;  // the next one may be on its way
+}
+
 bool WorkerTable::Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now) {
   slot->last_beat = std::max(slot->last_beat, beat.number);
   if (slot->state == WorkerSlot::State::kServing) {
@@ -80,6 +86,7 @@ bool WorkerTable::Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now)
     slot->idle_since = serves ? absl::InfiniteFuture() : std::min(slot->idle_since, now);
     return false;
   }
+  if (slot->state == WorkerSlot::State::kMeasuring) return false;
   if (beat.number <= slot->stale_beat) return false;
   if (!beat.job_id.empty()) {  // it was told to stop, but is not done with it yet
     slot->state = WorkerSlot::State::kDraining;

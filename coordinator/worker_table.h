@@ -9,6 +9,9 @@
 //                        │ a later heartbeat       ▼ kFree and a heartbeat says "serves"
 //                        └──────────────────── kDraining      Lose: from any of them, (absent)
 //                          says "serves nothing"
+//
+// kFree ── Measure ──▶ kMeasuring ── Measured ──▶ kFree, or kDraining: layers are timed there
+// (profiling.h).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +26,7 @@
 namespace headrace {
 
 struct WorkerSlot {
-  enum class State { kFree, kServing, kDraining };
+  enum class State { kFree, kServing, kDraining, kMeasuring };
 
   v1::WorkerInfo info;
   State state = State::kFree;
@@ -57,6 +60,10 @@ class WorkerTable {
   void Serve(WorkerSlot* slot, const std::string& job_id, int64_t generation, Commands* out);
   // After the StopCall `call`: answered or not.
   void Release(WorkerSlot* slot, const CallEnded& call, Commands* out);
+  void Measure(WorkerSlot* slot) { slot->state = WorkerSlot::State::kMeasuring; }
+  // kFree, whatever came of it: a worker ends a measurement before it prepares a stage. Only one
+  // that did not answer must show first that it is alive.
+  void Measured(WorkerSlot* slot, bool answered);
   // What a heartbeat said. True: a worker became free by it.
   bool Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now);
 

@@ -29,6 +29,13 @@ CREATE TABLE flight_records (job INTEGER NOT NULL REFERENCES jobs, place INTEGER
                              record BLOB NOT NULL, PRIMARY KEY (job, place)) WITHOUT ROWID;
 )sql";
 
+// Came later; a version that does not know them leaves them alone.
+constexpr char kLaterTables[] = R"sql(
+CREATE TABLE IF NOT EXISTS layer_costs (id INTEGER PRIMARY KEY, device BLOB NOT NULL,
+                                        layer BLOB NOT NULL, seconds BLOB NOT NULL,
+                                        UNIQUE (device, layer));
+)sql";
+
 template <typename Message>
 absl::Status Parse(const Statement& row, int column, const char* what, Message* message) {
   if (message->ParseFromString(row.Blob(column))) return absl::OkStatus();
@@ -57,6 +64,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path
     absl::MutexLock lock(&store->write_mu_);
     HEADRACE_ASSIGN_OR_RETURN(store->writer_, Database::Open(path, kApplicationId));
     HEADRACE_RETURN_IF_ERROR(store->Migrate());
+    HEADRACE_RETURN_IF_ERROR(store->writer_->Execute(kLaterTables));
   }
   absl::MutexLock lock(&store->read_mu_);
   HEADRACE_ASSIGN_OR_RETURN(store->reader_, Database::Open(path, kApplicationId));
@@ -166,6 +174,35 @@ absl::StatusOr<int64_t> JobStore::SaveHashes(const std::string& job_id,
   statement.Bind(1, number).Bind(2, last + 1).Bind(3, hashes.step());
   HEADRACE_RETURN_IF_ERROR(statement.Bind(4, hashes.SerializeAsString()).Run());
   return last + 1;
+}
+
+absl::Status JobStore::SaveLayerCost(const StoredLayerCost& cost) {
+  absl::MutexLock lock(&write_mu_);
+  HEADRACE_ASSIGN_OR_RETURN(Statement insert,
+                            writer_->Prepare("INSERT OR REPLACE INTO layer_costs (device, layer, "
+                                             "seconds) VALUES (?, ?, ?)"));
+  insert.Bind(1, cost.device).Bind(2, cost.layer).Bind(3, cost.seconds.SerializeAsString());
+  HEADRACE_RETURN_IF_ERROR(insert.Run());
+  HEADRACE_ASSIGN_OR_RETURN(Statement drop,
+                            writer_->Prepare("DELETE FROM layer_costs WHERE id <= "
+                                             "(SELECT max(id) FROM layer_costs) - ?"));
+  return drop.Bind(1, int64_t{kKeptLayerCosts}).Run();
+}
+
+absl::StatusOr<std::vector<StoredLayerCost>> JobStore::LoadLayerCosts() {
+  absl::MutexLock lock(&read_mu_);
+  HEADRACE_ASSIGN_OR_RETURN(
+      Statement row,
+      reader_->Prepare("SELECT device, layer, seconds FROM layer_costs ORDER BY id"));
+  std::vector<StoredLayerCost> costs;
+  while (true) {
+    HEADRACE_ASSIGN_OR_RETURN(const bool found, row.Step());
+    if (!found) return costs;
+    StoredLayerCost& cost = costs.emplace_back();
+    cost.device = row.Blob(0);
+    cost.layer = row.Blob(1);
+    HEADRACE_RETURN_IF_ERROR(Parse(row, 2, "layer cost", &cost.seconds));
+  }
 }
 
 absl::StatusOr<std::string> JobStore::FindJob(const std::string& id_or_name) {

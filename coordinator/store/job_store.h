@@ -7,6 +7,7 @@
 //   events          one JobEvent a row, numbered from 1 within the job
 //   tensor_hashes   one TensorHashes a row, numbered from 1 within the job
 //   flight_records  what each stage last did, kept when a job fails
+//   layer_costs     what layers took on devices, the last ones measured
 //
 // PRAGMA user_version is the schema's version.
 #pragma once
@@ -23,6 +24,7 @@
 #include "coordinator/store/database.h"
 #include "headrace/v1/cluster.pb.h"
 #include "headrace/v1/job.pb.h"
+#include "headrace/v1/worker.pb.h"
 
 namespace headrace {
 
@@ -30,6 +32,13 @@ namespace headrace {
 struct StoredJob {
   v1::Job job;
   v1::JobOptions options;
+};
+
+// What one layer took on one kind of device, as it was measured there.
+struct StoredLayerCost {
+  std::string device;  // DeviceKey (coordinator/cost_table.h)
+  std::string layer;   // DistinctLayer::signature (plan/layer_cost.h)
+  v1::LayerSeconds seconds;
 };
 
 struct StoredHashes {
@@ -41,6 +50,8 @@ struct StoredHashes {
 // connection of their own, so they never wait for a commit.
 class JobStore {
  public:
+  static constexpr int kKeptLayerCosts = 10000;
+
   // Errors as Database::Open, and FAILED_PRECONDITION for a file of a newer version.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
 
@@ -55,6 +66,8 @@ class JobStore {
   absl::Status SaveEvent(const std::string& job_id, v1::JobEvent* event);
   // Returns the row's number within the job.
   absl::StatusOr<int64_t> SaveHashes(const std::string& job_id, const v1::TensorHashes& hashes);
+  // Replaces what was measured before; drops the oldest beyond kKeptLayerCosts.
+  absl::Status SaveLayerCost(const StoredLayerCost& cost);
 
   // Reading.
   //   NOT_FOUND  no job has this id or name; a name means its latest job
@@ -74,6 +87,8 @@ class JobStore {
   absl::StatusOr<std::vector<StoredHashes>> LoadHashes(const std::string& job_id,
                                                        int64_t after_step, int64_t after_id,
                                                        int64_t limit);
+  // In the order they were measured.
+  absl::StatusOr<std::vector<StoredLayerCost>> LoadLayerCosts();
 
  private:
   JobStore() = default;

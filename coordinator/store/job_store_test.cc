@@ -51,6 +51,40 @@ class JobStoreTest : public ::testing::Test {
   std::unique_ptr<JobStore> store_;
 };
 
+TEST_F(JobStoreTest, KeepsTheLatestCostOfALayerOnADevice) {
+  Open();
+  const auto save = [&](const std::string& device, const std::string& layer, double forward_s) {
+    StoredLayerCost cost{device, layer, {}};
+    cost.seconds.set_forward_s(forward_s);
+    ASSERT_TRUE(store_->SaveLayerCost(cost).ok());
+  };
+  save("a, 1 thread", "block", 1);
+  save("a, 2 threads", "block", 2);
+  save("a, 1 thread", "head", 3);
+  save("a, 1 thread", "block", 4);
+  Open();
+  const auto costs = store_->LoadLayerCosts();
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  std::string all;
+  for (const StoredLayerCost& cost : *costs) {
+    absl::StrAppend(&all, cost.device, " ", cost.layer, " ", cost.seconds.forward_s(), "; ");
+  }
+  EXPECT_EQ(all, "a, 2 threads block 2; a, 1 thread head 3; a, 1 thread block 4; ");
+}
+
+TEST_F(JobStoreTest, DropsTheOldestLayerCosts) {
+  Open();
+  ASSERT_TRUE(store_->Begin().ok());
+  for (int i = 0; i < JobStore::kKeptLayerCosts + 3; ++i) {
+    ASSERT_TRUE(store_->SaveLayerCost({"a", absl::StrCat(i), {}}).ok());
+  }
+  ASSERT_TRUE(store_->Commit().ok());
+  const auto costs = store_->LoadLayerCosts();
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  ASSERT_EQ(costs->size(), size_t{JobStore::kKeptLayerCosts});
+  EXPECT_EQ(costs->front().layer, "3");
+}
+
 TEST_F(JobStoreTest, GivesBackAWholeJobAfterReopening) {
   Open();
   v1::Job job = MakeJob(1, "bible", v1::JOB_STATE_RUNNING);

@@ -15,6 +15,7 @@ namespace headrace {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 constexpr int kWorkers = 4;
@@ -192,6 +193,32 @@ TEST_F(PipelineTest, EveryOrdinaryShapeRuns) {
     if (c.stages > 0) {
       EXPECT_EQ(described.at("plan").at("stages"), c.stages);
     }
+  }
+}
+
+TEST_F(PipelineTest, LayersAreMeasuredOnceForAllJobsOfOneShape) {
+  TinyJob job;
+  job.width = 48;  // as in no other test
+  const std::string first = Submit(job);
+  ASSERT_TRUE(cluster_->WaitForEnd(first).ok());
+  const ClientRun measured = cluster_->Run({"logs", first});
+  EXPECT_THAT(measured.out, HasSubstr("measures its layers on w0\n"));
+  EXPECT_THAT(measured.out, testing::ContainsRegex("measured on w0 .*layer 0: .*, layer 1: .*, "
+                                                   "layer 3: .* ms\n"));
+  EXPECT_THAT(measured.out, HasSubstr("balanced by measured layers"));
+  const ClientRun text = cluster_->Run({"describe", first});
+  EXPECT_THAT(text.out, HasSubstr(" a step by measured layers, bubble"));
+
+  job.name = "again";
+  job.schedule = "1f1b";
+  job.steps = 2;
+  const std::string second = Submit(job);
+  ASSERT_TRUE(cluster_->WaitForEnd(second).ok());
+  const ClientRun known = cluster_->Run({"logs", second});
+  EXPECT_THAT(known.out, Not(HasSubstr("measured on")));
+  EXPECT_THAT(known.out, HasSubstr("balanced by measured layers"));
+  for (const Json& stage : cluster_->Describe(second).at("plan").at("stage")) {
+    EXPECT_EQ(stage.at("cost_source"), "measured");
   }
 }
 

@@ -1,0 +1,14 @@
+// One call of the job machine: when, and where its commands go.
+#pragma once
+
+#include "absl/time/time.h"
+#include "coordinator/job_messages.h"
+
+namespace headrace {
+
+struct Turn {
+  absl::Time now;
+  Commands* out;
+};
+
+}  // namespace headrace
