@@ -74,7 +74,7 @@ TEST(LayerProfilerTest, MeasuresEachKindOfLayerForwardAgainAndBackward) {
     for (int i = 0; i < 3; ++i) {
       const v1::LayerSeconds& seconds = response->profiles(i).seconds();
       EXPECT_EQ(response->profiles(i).layer(), request.layers(i));
-      EXPECT_GT(seconds.forward_s(), 0) << i;
+      EXPECT_GE(seconds.forward_s(), 0) << i;  // a head does all in backward
       EXPECT_GE(seconds.recompute_s(), 0) << i;
       EXPECT_GT(seconds.backward_s(), 0) << i;
       EXPECT_LT(seconds.forward_s() + seconds.recompute_s() + seconds.backward_s(), 10) << i;

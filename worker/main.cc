@@ -218,8 +218,10 @@ absl::Status Serve(const Flags& flags) {
   context.directory = &directory;
   context.metrics = metrics;
   LayerProfiler profiler(context.limits, self.flops_per_second());
-  context.profiler = &profiler;
-  self.set_profiles_layers(true);
+  if (!flags.sim) {  // a simulated one declares its speed
+    context.profiler = &profiler;
+    self.set_profiles_layers(true);
+  }
   WorkerService service(flags.name, context);
 
   grpc::EnableDefaultHealthCheckService(true);

@@ -66,6 +66,7 @@ std::string Grid(const Schedule& schedule) {
 
 // By the worker's own measurements; its class's are those of all its members.
 v1::CostSource SourceOf(const JobShape& job, const Cell& cell, const PlanWorker& worker) {
+  if (worker.sim) return v1::COST_SOURCE_UNSPECIFIED;  // its seconds are declared
   int measured = 0;
   for (int i = cell.first; i < cell.end; ++i) {
     measured += FindCost(worker.measured, job.layers[i].kind) != nullptr ? 1 : 0;
