@@ -175,6 +175,11 @@ void TimedOps::Zero(float* x, int64_t count) {
   ops_.Zero(x, count);
 }
 
+void TimedOps::Copy(const float* x, float* y, int64_t count) {
+  const Stopwatch stopwatch(&times_["Copy"], 0);
+  ops_.Copy(x, y, count);
+}
+
 void TimedOps::FillNormal(float* x, int64_t count, float std, const RandomStream& stream) {
   const Stopwatch stopwatch(&times_["FillNormal"], 0);
   ops_.FillNormal(x, count, std, stream);

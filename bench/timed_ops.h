@@ -66,6 +66,7 @@ class TimedOps final : public Ops {
                               float scale) override;
   double SquaredNorm(const float* x, int64_t count) override;
   void Zero(float* x, int64_t count) override;
+  void Copy(const float* x, float* y, int64_t count) override;
   void FillNormal(float* x, int64_t count, float std, const RandomStream& stream) override;
   void Fill(float* x, int64_t count, float value) override;
   void AdamW(float* w, const float* g, float* m, float* v, int64_t count,

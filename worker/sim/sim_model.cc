@@ -33,8 +33,9 @@ class SimModel final : public StageModel {
     return 0;
   }
   void Recompute(const MicroBatch& mb, const void*, void*) override { Work(recompute_s_, mb); }
-  void Backward(const MicroBatch& mb, const void*, const void*, const float*, float*) override {
+  double Backward(const MicroBatch& mb, const void*, const void*, const float*, float*) override {
     Work(backward_s_, mb);
+    return 0;
   }
   void Logits(const MicroBatch&, const void*, int64_t, float*) override {}
   void ZeroGradients() override {}

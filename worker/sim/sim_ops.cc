@@ -34,7 +34,9 @@ class SimOps final : public Ops {
   void Add(const float*, const float*, float*, int64_t) override {}
   void Dropout(const float*, float*, int64_t, float, const RandomStream&) override {}
   double CrossEntropy(const float*, const int32_t*, int64_t, int64_t) override { return 0; }
-  void CrossEntropyBackward(float*, const int32_t*, int64_t, int64_t, float) override {}
+  double CrossEntropyBackward(float*, const int32_t*, int64_t, int64_t, float) override {
+    return 0;
+  }
   void NarrowBf16(const float*, uint16_t*, int64_t) override {}
   void WidenBf16(const uint16_t*, float*, int64_t) override {}
   double SquaredNorm(const float*, int64_t) override { return 0; }
