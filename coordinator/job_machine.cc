@@ -99,7 +99,8 @@ void JobMachine::On(const JobSubmitted& submitted, Turn turn) {
   if (turn.now >= settled_at_) Place(turn);
   JobRun* run = FindRun(id);  // nullptr: placing it showed that it cannot run
   if (run != nullptr && run->queued() && run->job().message().empty()) {
-    const JobRun& head = blocker_ != nullptr ? *blocker_ : *queue_.front();
+    const JobRun* const blocker = blockers_[run->simulates()];
+    const JobRun& head = blocker != nullptr ? *blocker : *queue_.front();
     run->Wait(head.generates() ? "waits behind a generate request"
                                : absl::StrCat("waits behind job ", head.job().id()),
               turn);
@@ -203,11 +204,19 @@ absl::StatusOr<v1::Plan> JobMachine::PlanOn(const JobRun& run,
 
 void JobMachine::Place(Turn turn) {
   place_ = false;
-  blocker_ = nullptr;
-  for (size_t i = 0; i < queue_.size() && i <= kMaxPassed;) {
+  blockers_ = {};
+  size_t passed = 0;
+  for (size_t i = 0; i < queue_.size() && passed <= kMaxPassed;) {
+    const bool kind = queue_[i]->simulates();
+    if (blockers_[kind] != nullptr) {
+      ++i;
+      continue;
+    }
     const Placing placing = PlaceAt(i, turn);
-    if (placing == Placing::kBlocks) return;
-    if (placing == Placing::kPassed) ++i;
+    if (placing == Placing::kLeft) continue;
+    if (placing == Placing::kBlocks) blockers_[kind] = queue_[i].get();
+    if (placing == Placing::kPassed) ++passed;
+    ++i;
   }
 }
 
@@ -242,7 +251,6 @@ JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
   const std::string count = absl::StrCat(" (", free, " of ", living, " free)");
   if (free < living && PlanOn(run, living_ones).ok()) {
     run.Wait(absl::StrCat("waits for busy workers", count), turn);
-    blocker_ = &run;
     return Placing::kBlocks;
   }
   const absl::Status suited = CheckSuited(all_living, run.simulates());
@@ -310,7 +318,9 @@ int JobMachine::NumGenerates() const {
 }
 
 void JobMachine::ForgetEnded() {
-  if (blocker_ != nullptr && blocker_->ended()) blocker_ = nullptr;
+  for (const JobRun*& blocker : blockers_) {
+    if (blocker != nullptr && blocker->ended()) blocker = nullptr;
+  }
   std::erase_if(running_, [](const auto& entry) { return entry.second->ended(); });
   std::erase_if(queue_, [](const auto& run) { return run->ended(); });
 }

@@ -14,6 +14,7 @@
 // jobs run at once, on different workers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -95,7 +96,7 @@ class JobMachine {
                                   const std::vector<v1::WorkerInfo>& workers) const;
   enum class Placing {
     kLeft,    // the queue: started, or failed
-    kBlocks,  // waits for workers that are busy; nobody may pass
+    kBlocks,  // waits for workers that are busy; nobody of its kind may pass
     kPassed,  // waits for workers that are not there; others may pass
   };
   void Place(Turn turn);
@@ -116,7 +117,9 @@ class JobMachine {
   WorkerTable workers_;
   Profiling profiling_;
   std::deque<std::unique_ptr<JobRun>> queue_;
-  const JobRun* blocker_ = nullptr;  // in queue_: what the last Place ended at
+  // In queue_: what those behind it wait for, since the last Place. Simulated jobs ([1]) and real
+  // ones ([0]) have workers of their own, so each kind waits for its own only.
+  std::array<const JobRun*, 2> blockers_ = {};
   Runs running_;
 };
 

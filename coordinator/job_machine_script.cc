@@ -19,6 +19,8 @@ std::string From(const Words& words, size_t first) {
   return absl::StrJoin(words.begin() + std::min(first, words.size()), words.end(), " ");
 }
 
+bool IsSimulated(const std::string& worker) { return absl::StartsWith(worker, "sim"); }
+
 // The smallest spec that passes ValidateJob, with `stages` stages.
 v1::JobSpec MakeSpec(const std::string& name, int64_t stages) {
   v1::JobSpec spec;
@@ -167,6 +169,7 @@ Event MachineScript::Parse(const Words& words) {
     } else if (words.size() > 3) {
       info.set_job_id(words[3]);
     }
+    if (IsSimulated(words[1])) info.mutable_sim()->set_flops_per_second(1);
     return WorkerJoined{info};
   }
   const std::string instance =
@@ -198,7 +201,8 @@ Event MachineScript::ParseSubmit(const Words& words) {
   submitted.request = ++request_;
   submitted.spec = MakeSpec(words[1], std::atoll(words[2].c_str()));
   submitted.dataset = MakeDataset();
-  submitted.options.set_hash_tensors(words.size() > 3);
+  submitted.options.set_hash_tensors(words.size() > 3 && words[3] == "hash");
+  submitted.options.set_simulate(words.size() > 3 && words[3] == "sim");
   return submitted;
 }
 
@@ -271,11 +275,14 @@ Event MachineScript::ParseReport(const Words& words) {
     event.mutable_step()->mutable_tensor_hashes();
     if (assigned.stage + 1 == assigned.stages) event.mutable_step()->set_loss(2.5);
   } else if (words[0] == "finished") {
-    v1::WeightsSlice* slice = event.mutable_finished()->mutable_weights();
-    slice->set_first_layer(assigned.stage);
-    slice->set_end_layer(assigned.stage + 1);
-    slice->set_sha256(Sha256Hex(words[1]));
-    slice->set_size_bytes(100);
+    event.mutable_finished();
+    if (!IsSimulated(words[1])) {
+      v1::WeightsSlice* slice = event.mutable_finished()->mutable_weights();
+      slice->set_first_layer(assigned.stage);
+      slice->set_end_layer(assigned.stage + 1);
+      slice->set_sha256(Sha256Hex(words[1]));
+      slice->set_size_bytes(100);
+    }
     event.mutable_finished()->set_weights_step(words.size() > 3 ? 1 : 2);
     event.mutable_finished()->set_stop_reason(From(words, 4));
   } else if (words[0] == "failed") {

@@ -4,10 +4,11 @@
 //   > worker w0                      joins (again: with a new instance)
 //   > worker w0 serves j9            joins, and says that it still serves j9
 //   > worker w0 measures zen 1       joins: it measures layers, on the device "zen", with 1 thread
+//   > worker sim0                    joins: a name that begins with "sim" is a simulated worker's
 //   > lost w0 no heartbeat for 2.1 s
 //   > beat w0 [j1]                   a heartbeat, naming what it serves
 //   > latebeat w0 [j1]               the last one again, or one that it has overtaken
-//   > submit NAME K [hash]           a job of K stages (0: auto) and 2 steps; a NAME that begins
+//   > submit NAME K [hash|sim]       a job of K stages (0: auto) and 2 steps; a NAME that begins
 //   with
 //                                    "huge" fits no workers; of one that begins with "heavy"
 //                                    layers 0, 1 and 5 are worth measuring
