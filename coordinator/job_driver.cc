@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "coordinator/weights_hash.h"
@@ -126,6 +127,7 @@ absl::Status JobDriver::Post(Event event, int64_t bytes) {
   if (mailbox_bytes_ + bytes > kMailboxBytes) {
     return absl::ResourceExhaustedError("the coordinator is behind with reports; send it again");
   }
+  urgent_ |= !std::holds_alternative<WorkerBeat>(event);
   mailbox_.push_back(std::move(event));
   mailbox_bytes_ += bytes;
   return absl::OkStatus();
@@ -134,18 +136,19 @@ absl::Status JobDriver::Post(Event event, int64_t bytes) {
 // One for each call or request under way, all of which are bounded elsewhere.
 void JobDriver::PostInternal(Event event) {
   absl::MutexLock lock(&mu_);
+  urgent_ = true;
   mailbox_.push_back(std::move(event));
 }
 
 std::vector<Event> JobDriver::TakeEvents() {
   absl::MutexLock lock(&mu_);
-  const auto ready = [this]()
-                         ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !mailbox_.empty(); };
+  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || urgent_; };
   mu_.AwaitWithTimeout(absl::Condition(&ready), kTick);
   std::vector<Event> events(std::make_move_iterator(mailbox_.begin()),
                             std::make_move_iterator(mailbox_.end()));
   mailbox_.clear();
   mailbox_bytes_ = 0;
+  urgent_ = false;
   return events;
 }
 
@@ -154,17 +157,26 @@ void JobDriver::Loop() {
   while (!stopping_) {
     const std::vector<Event> events = TakeEvents();
     if (stopping_) return;
-    Work(parts_.registry->Expire(), events);
-    for (StreamGuard* guard : parts_.guards) guard->Sweep(parts_.clock->Now());
+    if (const absl::Time now = absl::Now(); now - swept_ >= kTick || now < swept_) {
+      swept_ = now;
+      Sweep();
+    }
+    Work(events);
   }
 }
 
-void JobDriver::Work(const std::vector<LostWorker>& lost, const std::vector<Event>& events) {
-  for (const LostWorker& worker : lost) {
+void JobDriver::Sweep() {
+  for (const LostWorker& worker : parts_.registry->Expire()) {
     LogWarning("worker " + worker.name + " lost: " + worker.reason);
     calls_->Forget(worker.name, worker.instance);
     Feed(WorkerLost{worker.name, worker.instance, worker.reason});
   }
+  for (StreamGuard* guard : parts_.guards) guard->Sweep(parts_.clock->Now());
+  parts_.metrics->SetWorkersAlive(parts_.registry->NumAlive());
+  parts_.metrics->SetBlobBytes(parts_.store->blobs().total_bytes());
+}
+
+void JobDriver::Work(const std::vector<Event>& events) {
   for (const Event& event : events) {
     // A worker that has expired between its registration and now was reported lost already.
     if (const auto* joined = std::get_if<WorkerJoined>(&event)) {
@@ -175,16 +187,10 @@ void JobDriver::Work(const std::vector<LostWorker>& lost, const std::vector<Even
   }
   Feed(TimePassed{});
   Carry();
-  CountWorkers();
 }
 
 void JobDriver::Feed(const Event& event) {
   machine_.Handle(event, parts_.clock->Now(), &commands_);
-}
-
-void JobDriver::CountWorkers() {
-  parts_.metrics->SetWorkersAlive(static_cast<int64_t>(parts_.registry->List().size()));
-  parts_.metrics->SetBlobBytes(parts_.store->blobs().total_bytes());
 }
 
 void JobDriver::Carry() {

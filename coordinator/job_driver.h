@@ -70,7 +70,9 @@ class JobDriver {
                                            const v1::Job& trained);
   void Abandon(const GenerateStream& stream, const std::string& reason);
 
-  // For news from workers. RESOURCE_EXHAUSTED: too much of it is waiting; send it again later.
+  // For news from workers. A heartbeat may wait for a tick of 100 ms, and with it all others of that
+  // time; everything else is worked on at once. RESOURCE_EXHAUSTED: too much of it is waiting; send
+  // it again later.
   absl::Status Post(Event event, int64_t bytes);
 
  private:
@@ -91,7 +93,9 @@ class JobDriver {
 
   // The driver's thread.
   void Loop();
-  void Work(const std::vector<LostWorker>& lost, const std::vector<Event>& events);
+  void Work(const std::vector<Event>& events);
+  // What takes time by the number of workers: who is lost, who is there. Once a tick.
+  void Sweep();
   void Feed(const Event& event);
   std::vector<Event> TakeEvents();
   void Carry();
@@ -99,7 +103,6 @@ class JobDriver {
   absl::Status SaveOne(Pending* pending);
   void Publish(const Pending& pending);
   void Act(const Command& command);
-  void CountWorkers();
 
   void HashLoop();
 
@@ -111,6 +114,7 @@ class JobDriver {
   absl::Mutex mu_;
   std::deque<Event> mailbox_ ABSL_GUARDED_BY(mu_);
   int64_t mailbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool urgent_ ABSL_GUARDED_BY(mu_) = false;  // something in the mailbox does not wait
   int64_t last_request_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int64_t, Caller> callers_ ABSL_GUARDED_BY(mu_);
   // shared_ptr: the machine's side and the RPC's may each end first.
@@ -121,6 +125,7 @@ class JobDriver {
   Commands commands_;
   std::deque<Pending> unsaved_;
   bool store_broken_ = false;
+  absl::Time swept_ = absl::InfinitePast();  // on the real clock
 
   std::thread thread_;
   std::thread hasher_;

@@ -92,7 +92,16 @@ void Metrics::AddStep(const std::string& job_id, const v1::StepResult& step) {
 }
 
 void Metrics::CountRpc(const std::string& method, const absl::Status& status) {
-  rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(status.code())}}).Increment();
+  prometheus::Counter* counter = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    prometheus::Counter*& known = counters_[{method, status.code()}];
+    if (known == nullptr) {
+      known = &rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(status.code())}});
+    }
+    counter = known;
+  }
+  counter->Increment();
 }
 
 Metrics::JobSeries& Metrics::SeriesOf(const std::string& job_id) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -60,6 +61,8 @@ class Metrics {
   absl::Mutex mu_;
   std::map<std::string, v1::JobState> states_ ABSL_GUARDED_BY(mu_);  // of living jobs
   std::map<std::string, JobSeries> series_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, absl::StatusCode>, prometheus::Counter*> counters_
+      ABSL_GUARDED_BY(mu_);  // of rpcs_: looking one up there costs more than answering a heartbeat
   std::unique_ptr<prometheus::Exposer> exposer_ ABSL_GUARDED_BY(mu_);
 };
 

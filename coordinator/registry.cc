@@ -83,6 +83,13 @@ std::vector<LostWorker> Registry::Expire() {
   return lost;
 }
 
+int64_t Registry::NumAlive() const {
+  absl::MutexLock lock(&mu_);
+  int64_t alive = 0;
+  for (const auto& [name, entry] : entries_) alive += !Expired(entry);
+  return alive;
+}
+
 std::vector<v1::WorkerInfo> Registry::List() const {
   std::vector<v1::WorkerInfo> workers;
   absl::MutexLock lock(&mu_);

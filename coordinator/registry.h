@@ -52,6 +52,9 @@ class Registry {
   // Takes out those whose lease has run out.
   std::vector<LostWorker> Expire();
 
+  // How many hold a lease.
+  int64_t NumAlive() const;
+
   // Living ones in order of names, with job_id, seen_seconds_ago and alive filled in.
   std::vector<v1::WorkerInfo> List() const;
 

@@ -34,12 +34,14 @@ TEST_F(RegistryTest, HeartbeatsKeepTheLease) {
   EXPECT_TRUE(registry_.Expire().empty());
   ASSERT_EQ(registry_.List().size(), 1u);
   EXPECT_TRUE(registry_.List()[0].alive());
+  EXPECT_EQ(registry_.NumAlive(), 1);
 }
 
 TEST_F(RegistryTest, SilenceBeyondTheLeaseLosesTheWorker) {
   ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
   clock_.Advance(absl::Milliseconds(2100));
   EXPECT_TRUE(registry_.List().empty());
+  EXPECT_EQ(registry_.NumAlive(), 0);
   EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound) << "even before it is swept";
   const auto lost = registry_.Expire();
   ASSERT_EQ(lost.size(), 1u);
