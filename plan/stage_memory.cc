@@ -1,8 +1,6 @@
 #include "plan/stage_memory.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 namespace headrace {
 
@@ -52,17 +50,21 @@ int64_t WorkingSetBytes(const StageShape& shape) {
 }
 
 std::vector<StashLevel> StashLevels(const std::vector<Action>& actions) {
-  std::set<int> recomputed;
+  int last = -1;
+  for (const Action& action : actions) last = std::max(last, action.micro_batch);
+  std::vector<bool> recomputed(last + 1);
   for (const Action& action : actions) {
-    if (action.kind == ActionKind::kRecompute) recomputed.insert(action.micro_batch);
+    if (action.kind == ActionKind::kRecompute) recomputed[action.micro_batch] = true;
   }
-  std::map<int64_t, int64_t> most;  // working sets held at once with so many boundaries
+  // [b]: working sets held at most at once with b boundaries; −1: never so many. Lists may be
+  // millions of actions long, and there is one a stage.
+  std::vector<int64_t> most;
   StashLevel now;
   for (const Action& action : actions) {
     switch (action.kind) {
       case ActionKind::kForward:
         ++now.boundaries;
-        if (!recomputed.contains(action.micro_batch)) ++now.working_sets;
+        if (!recomputed[action.micro_batch]) ++now.working_sets;
         break;
       case ActionKind::kRecompute:
         ++now.working_sets;
@@ -72,13 +74,14 @@ std::vector<StashLevel> StashLevels(const std::vector<Action>& actions) {
         --now.working_sets;
         continue;
     }
-    int64_t& sets = most[now.boundaries];
-    sets = std::max(sets, now.working_sets);
+    if (now.boundaries >= static_cast<int64_t>(most.size())) most.resize(now.boundaries + 1, -1);
+    most[now.boundaries] = std::max(most[now.boundaries], now.working_sets);
   }
   std::vector<StashLevel> levels;  // from most boundaries down, each with more working sets
-  for (auto at = most.rbegin(); at != most.rend(); ++at) {
-    if (levels.empty() || at->second > levels.back().working_sets) {
-      levels.push_back({at->first, at->second});
+  for (int64_t boundaries = static_cast<int64_t>(most.size()) - 1; boundaries >= 0; --boundaries) {
+    const int64_t working_sets = most[boundaries];
+    if (working_sets >= 0 && (levels.empty() || working_sets > levels.back().working_sets)) {
+      levels.push_back({boundaries, working_sets});
     }
   }
   std::reverse(levels.begin(), levels.end());
