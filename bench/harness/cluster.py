@@ -28,7 +28,7 @@ class Worker:
     args: list = dataclasses.field(default_factory=list)    # more flags
     env: dict = dataclasses.field(default_factory=dict)
     prefix: list = dataclasses.field(default_factory=list)  # such as ["ip", "netns", "exec", "w0"]
-    listen: str = "127.0.0.1:0"
+    listen: str = "127.0.0.1:0"  # or "unix": a socket in the cluster's folder
 
 
 class Cluster:
@@ -91,7 +91,8 @@ class Cluster:
         name = f"w{index}"
         self._spawn(name, [
             *worker.prefix, self.options.program("headrace-worker"), "--coordinator", self.address, "--name", name,
-            "--listen", worker.listen, "--device", worker.device, "--threads", str(worker.threads),
+            "--listen", f"unix:{self.folder}/{name}.sock" if worker.listen == "unix" else worker.listen,
+            "--device", worker.device, "--threads", str(worker.threads),
             *(["--memory-limit", worker.memory] if worker.memory else []),
             "--data-dir", str(self.folder / name), "--die-with-parent", *worker.args], worker.env)
 
@@ -136,14 +137,19 @@ class Cluster:
 
     def run(self, job, timeout=600):
         """Trains `job` to its end; the job as `headrace describe -o json` prints it, with its steps."""
-        submitted = json.loads(self.headrace("submit", self.write_job(job), "-o", "json", timeout=timeout))
+        submitted = json.loads(self.headrace("submit", self.write_job(job), "-o", "json", *self.simulate(),
+                                             timeout=timeout))
         name = submitted["job_id"]
         self.headrace("watch", name, timeout=timeout)
         return json.loads(self.headrace("describe", name, "-o", "json"))
 
     def plan(self, job, *arguments):
         """The plan of `job` on these workers. BenchError where it is refused."""
-        return json.loads(self.headrace("plan", self.write_job(job), "-o", "json", *arguments))
+        return json.loads(self.headrace("plan", self.write_job(job), "-o", "json", *self.simulate(), *arguments))
+
+    def simulate(self):
+        """What the client needs to be told for simulated workers."""
+        return ["--simulate"] if any(worker.device.startswith("sim:") for worker in self.workers) else []
 
     def pid(self, label):
         """Of "coordinator", or of worker number `label`; behind a prefix that execs (ip netns exec) the same."""
