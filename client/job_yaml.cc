@@ -59,13 +59,28 @@ bool LooksLikeNumber(const std::string& text) {
   return !absl::StartsWith(digits, "0x") && absl::SimpleAtod(text, &value);
 }
 
+// "!" is a quoted scalar; a tag such as !!str says what it is to be read as.
+bool MayBeNumber(const YAML::Node& node) {
+  const std::string& tag = node.Tag();
+  const bool plain = tag.empty() || tag == "?";
+  return (plain || tag == "tag:yaml.org,2002:int" || tag == "tag:yaml.org,2002:float") &&
+         LooksLikeNumber(node.Scalar());
+}
+bool IsPlainScalar(const YAML::Node& node) { return node.Tag().empty() || node.Tag() == "?"; }
+
+// 010, -007: eight to some readers of YAML, ten to others.
+bool HasLeadingZero(const std::string& text) {
+  const size_t first = text[0] == '-' || text[0] == '+' ? 1 : 0;
+  return text.size() > first + 1 && text[first] == '0' && absl::ascii_isdigit(text[first + 1]);
+}
+
 // How to name what stands there: "a list", "the number 1.5", "the text 'abc'".
 std::string Describe(const YAML::Node& node) {
   if (node.IsSequence()) return "a list";
   if (node.IsMap()) return "a section";
   const std::string& text = node.Scalar();
   const std::string shown = text.size() <= 60 ? text : text.substr(0, 57) + "...";
-  if (node.Tag() != "!" && LooksLikeNumber(text)) return absl::StrCat("the number ", shown);
+  if (MayBeNumber(node)) return absl::StrCat("the number ", shown);
   return absl::StrCat("the text '", shown, "'");
 }
 
@@ -103,6 +118,13 @@ class Walker {
                          const std::string& path, int line) const {
     return Error(line, path,
                  absl::StrCat("is ", Describe(node), "; expected ", Expectation(field)));
+  }
+
+  absl::Status LeadingZero(const YAML::Node& node, const std::string& path, int line) const {
+    return Error(line, path,
+                 absl::StrCat("is ", node.Scalar(),
+                              ", octal to some readers of YAML and decimal to others; expected it "
+                              "without the leading 0"));
   }
 
   const std::string file_;
@@ -192,8 +214,8 @@ absl::StatusOr<Json> Walker::Scalar(const YAML::Node& node, const FieldDescripto
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return Number(node, field, path, line);
     case FieldDescriptor::CPPTYPE_BOOL:
-      if (node.Tag() != "!" && node.Scalar() == "true") return Json(true);
-      if (node.Tag() != "!" && node.Scalar() == "false") return Json(false);
+      if (IsPlainScalar(node) && node.Scalar() == "true") return Json(true);
+      if (IsPlainScalar(node) && node.Scalar() == "false") return Json(false);
       return WrongType(node, field, path, line);
     case FieldDescriptor::CPPTYPE_ENUM:
       return Word(node, field, path, line);
@@ -208,7 +230,8 @@ absl::StatusOr<Json> Walker::WholeNumber(const YAML::Node& node, const FieldDesc
   const std::string& text = node.Scalar();
   const bool stages = field.full_name() == kStages;
   if (stages && text == "auto") return Json("0");
-  if (node.Tag() == "!" || !LooksLikeNumber(text)) return WrongType(node, field, path, line);
+  if (!MayBeNumber(node)) return WrongType(node, field, path, line);
+  if (HasLeadingZero(text)) return LeadingZero(node, path, line);
   const bool is_signed = field.cpp_type() == FieldDescriptor::CPPTYPE_INT64;
   int64_t value = 0;
   uint64_t unsigned_value = 0;
@@ -228,7 +251,8 @@ absl::StatusOr<Json> Walker::WholeNumber(const YAML::Node& node, const FieldDesc
 absl::StatusOr<Json> Walker::Number(const YAML::Node& node, const FieldDescriptor& field,
                                     const std::string& path, int line) {
   const std::string& text = node.Scalar();
-  if (node.Tag() == "!" || !LooksLikeNumber(text)) return WrongType(node, field, path, line);
+  if (!MayBeNumber(node)) return WrongType(node, field, path, line);
+  if (HasLeadingZero(text)) return LeadingZero(node, path, line);
   double value = std::nan("");
   if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) {
     return Error(line, path, absl::StrCat("is ", text, "; expected a finite number"));
@@ -239,7 +263,7 @@ absl::StatusOr<Json> Walker::Number(const YAML::Node& node, const FieldDescripto
 absl::StatusOr<Json> Walker::Text(const YAML::Node& node, const FieldDescriptor& field,
                                   const std::string& path, int line) {
   const std::string& text = node.Scalar();
-  if (node.Tag() != "!" && (LooksLikeNumber(text) || text == "true" || text == "false")) {
+  if (IsPlainScalar(node) && (LooksLikeNumber(text) || text == "true" || text == "false")) {
     return Error(line, path, absl::StrCat("is ", text, "; expected text (put it in quotes)"));
   }
   if (text.empty()) return Error(line, path, "is empty; expected text");

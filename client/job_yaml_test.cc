@@ -82,6 +82,16 @@ TEST(JobYaml, RemembersTheLineOfEveryKey) {
   EXPECT_EQ(lines.at("pipeline.recompute"), 24);
 }
 
+TEST(JobYaml, ATagThatSaysWhatTheValueIsAnywayIsFine) {
+  v1::JobSpec spec;
+  ASSERT_EQ(
+      Parse("name: !!str 5\ntraining: {steps: !!int 7, clip_norm: !!float 0.5, seed: 0}\n", &spec),
+      absl::OkStatus());
+  EXPECT_EQ(spec.name(), "5");
+  EXPECT_EQ(spec.training().steps(), 7);
+  EXPECT_EQ(spec.training().clip_norm(), 0.5);
+}
+
 TEST(JobYaml, FollowsAnchorsAndComments) {
   v1::JobSpec spec;
   ASSERT_EQ(Parse("# a job\ntraining: {steps: &n 7, batch_size: *n} # seven\n", &spec),
@@ -126,6 +136,18 @@ std::vector<BadCase> BadCases() {
       {"number as key", "1: 2\n", "job.yaml:1: 1: unknown key; expected one of name"},
       {"list as key", "? [a, b]\n: 1\n", "job.yaml:1: a key is not a word; expected one of name"},
       {"merge key", "model: &m {family: gpt2}\ndata:\n  <<: *m\n", "job.yaml:3: data.<<: unknown"},
+      {"a number tagged as text", Training("steps: !!str 5"),
+       "job.yaml:2: training.steps: is the text '5'; expected a whole number"},
+      {"a rate tagged as text", "training: {optimizer: {learning_rate: !!str 0.1}}\n",
+       "job.yaml:1: training.optimizer.learning_rate: is the text '0.1'; expected a number"},
+      {"an unknown tag", Training("steps: !five 5"),
+       "job.yaml:2: training.steps: is the text '5'; expected a whole number"},
+      {"a leading zero", Training("steps: 010"),
+       "job.yaml:2: training.steps: is 010, octal to some readers of YAML and decimal to others; "
+       "expected it without the leading 0"},
+      {"a leading zero behind a sign", Training("steps: -07"), "training.steps: is -07, octal"},
+      {"a leading zero of a fraction", Training("clip_norm: 01.5"),
+       "training.clip_norm: is 01.5, octal"},
       {"key twice", "training:\n  steps: 1\n  seed: 2\n  steps: 3\n",
        "job.yaml:4: training.steps: given twice, first in line 2; expected it once"},
       {"section twice", "name: a\ndata: {seed: 1}\nname: b\n",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <cstdint>
 #include <string>
 
@@ -38,11 +39,13 @@ absl::Status CheckRange(const std::string& path, int64_t value, int64_t low, int
 
 enum class Low { kZero, kAboveZero };
 
-// A finite number from `low` up.
+// A number from `low` up that is finite as a float too, which is what workers compute with.
 absl::Status CheckNumber(const std::string& path, double value, Low low) {
-  if (std::isfinite(value) && (low == Low::kZero ? value >= 0 : value > 0)) return absl::OkStatus();
+  if (value <= std::numeric_limits<float>::max() && (low == Low::kZero ? value >= 0 : value > 0)) return absl::OkStatus();
+  const bool too_large = std::isfinite(value) && value > std::numeric_limits<float>::max();
   return Bad(path, absl::StrCat(value),
-             low == Low::kZero ? "a finite number, 0 or more" : "a finite number above 0");
+             absl::StrCat(low == Low::kZero ? "a finite number, 0 or more" : "a finite number above 0",
+                          too_large ? ", at most 3.4e38 (workers compute in float)" : ""));
 }
 
 // A number from 0 up to, not including, 1.

@@ -166,6 +166,11 @@ TEST(JobCheckTest, RefusesBadOptimizerNumbers) {
        optimizer([](auto* o) { o->set_learning_rate(kNan); })},
       {"training.optimizer.learning_rate: inf;",
        optimizer([](auto* o) { o->set_learning_rate(kInf); })},
+      {"training.optimizer.learning_rate: 1e+39; expected a finite number above 0, at most 3.4e38 "
+       "(workers compute in float)",
+       optimizer([](auto* o) { o->set_learning_rate(1e39); })},
+      {"training.optimizer.weight_decay: 1e+39; expected a finite number, 0 or more, at most",
+       optimizer([](auto* o) { o->set_weight_decay(1e39); })},
       {"training.optimizer.learning_rate: -0.1;",
        optimizer([](auto* o) { o->set_learning_rate(-0.1); })},
       {"training.optimizer.learning_rate: 0;",
