@@ -69,6 +69,7 @@ TEST(JsonOutput, KeepsNamesNumbersAndEveryBitOfADouble) {
   EXPECT_TRUE(json["steps"][0]["gradient_norm"].is_null());
   EXPECT_FALSE(json["steps"][0].contains("validation_loss"));
   EXPECT_FALSE(json.contains("plan"));
+  EXPECT_FALSE(json.contains("message"));  // an empty text is one that is not set
   EXPECT_TRUE(json["links"].is_array());
 }
 

@@ -1,4 +1,9 @@
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/commands/command.h"
 #include "client/commands/local_options.h"
 #include "client/render/json.h"
@@ -12,6 +17,19 @@ struct UpOptions {
   LocalOptions local;
   std::string listen;
 };
+
+// As a shell would have it.
+std::string DownCommand(const std::string& state_dir) {
+  if (state_dir.empty()) return "headrace down";
+  const auto plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("/._-+~", c);
+  };
+  if (std::all_of(state_dir.begin(), state_dir.end(), plain)) {
+    return absl::StrCat("headrace down --state-dir ", state_dir);
+  }
+  return absl::StrCat("headrace down --state-dir '",
+                      absl::StrReplaceAll(state_dir, {{"'", "'\\''"}}), "'");
+}
 
 absl::Status Up(const CommandLine& line, const UpOptions& options, const Environment& environment) {
   HEADRACE_ASSIGN_OR_RETURN(LocalClusterOptions cluster_options,
@@ -33,7 +51,8 @@ absl::Status Up(const CommandLine& line, const UpOptions& options, const Environ
     *console.out << address << "\n" << std::flush;
     console.Say(absl::StrCat("coordinator and ", options.local.workers,
                              options.local.workers == 1 ? " worker run" : " workers run",
-                             "; logs in ", state.root(), "/logs; stop them with `headrace down`"));
+                             "; logs in ", state.root(), "/logs; stop them with `",
+                             DownCommand(line.state_dir), "`"));
   } else {
     *console.out << Print(Json{{"coordinator", address}, {"workers", options.local.workers}},
                           line.format());

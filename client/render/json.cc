@@ -50,6 +50,9 @@ Json ValueToJson(const Message& message, const FieldDescriptor& field, int index
 bool LeftOut(const Message& message, const FieldDescriptor& field) {
   const Reflection& r = *message.GetReflection();
   if (field.has_presence()) return !r.HasField(message, &field);
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+    return r.GetString(message, &field).empty();
+  }
   return field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM && r.GetEnumValue(message, &field) == 0;
 }
 

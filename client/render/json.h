@@ -1,7 +1,7 @@
 // Messages as programs read them. Names are the proto's, snake_case; 64-bit numbers are numbers;
 // doubles print so that they read back bit for bit (an infinity or NaN is null); enums are their
-// short words. What is not set (a sub-message, an optional field, an enum left open) is left out;
-// everything else is there, zero or not.
+// short words. What is not set (a sub-message, an optional field, an enum left open, an empty text) is
+// left out; everything else is there, zero or not.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -122,6 +122,16 @@ TEST_F(LocalTest, AClusterThatIsUpServesUntilItIsDown) {
   EXPECT_EQ(Run({"list"}), 4);
 }
 
+TEST_F(LocalTest, UpNamesTheCommandThatTakesItDownAgain) {
+  ASSERT_EQ(Run({"up", "--workers", "1"}), 0);
+  EXPECT_THAT(Output("err"), HasSubstr("stop them with `headrace down`"));
+  EXPECT_EQ(Run({"down"}), 0);
+  ASSERT_EQ(Run({"up", "--workers", "1", "--state-dir", "my state"}), 0);
+  EXPECT_THAT(Output("err"), HasSubstr("`headrace down --state-dir 'my state'`"));
+  EXPECT_EQ(Run({"down", "--state-dir", "my state"}), 0);
+  EXPECT_TRUE(Eventually([&] { return NumProcesses() == 0; }));
+}
+
 // Ctrl-C in a watch leaves the job alone.
 TEST_F(LocalTest, CtrlCInAWatchLeavesTheJobRunning) {
   ASSERT_EQ(Run({"up", "--workers", "2"}), 0);
