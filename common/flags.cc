@@ -136,4 +136,12 @@ absl::Status CheckAddress(std::string_view address) {
   return CheckPort(address, address.substr(colon + 1));
 }
 
+absl::Status CheckTcpAddress(std::string_view address) {
+  if (address.substr(0, 5) == "unix:") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", std::string(address), "': a socket will not do here; expected host:port"));
+  }
+  return CheckAddress(address);
+}
+
 }  // namespace headrace

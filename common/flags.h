@@ -19,5 +19,7 @@ std::string FormatCount(double count);
 // "host:port", "[v6]:port" or "unix:/path" (the path must fit a socket address: 107 bytes).
 //   INVALID_ARGUMENT  says which part is wrong
 absl::Status CheckAddress(std::string_view address);
+// As CheckAddress, where a socket's path will not do.
+absl::Status CheckTcpAddress(std::string_view address);
 
 }  // namespace headrace

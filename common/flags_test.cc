@@ -56,6 +56,13 @@ TEST(FlagsTest, TakesTheThreeFormsOfAddress) {
   }
 }
 
+TEST(FlagsTest, ATcpAddressIsNoSocket) {
+  EXPECT_TRUE(CheckTcpAddress("0.0.0.0:9100").ok());
+  EXPECT_THAT(std::string(CheckTcpAddress("host:99999").message()), HasSubstr("port \"99999\""));
+  EXPECT_EQ(CheckTcpAddress("unix:/run/s").message(),
+            "'unix:/run/s': a socket will not do here; expected host:port");
+}
+
 TEST(FlagsTest, RefusesABadAddressAndSaysWhichPart) {
   const std::pair<std::string, const char*> cases[] = {
       {"", "port is missing"},

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "common/channel.h"
 #include "common/file.h"
+#include "common/listen_error.h"
 #include "common/status.h"
 #include "plan/planner/planner.h"
 
@@ -88,8 +89,7 @@ absl::Status Coordinator::Listen() {
   builder.RegisterService(workers_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options_.listen, ": is the address in use?"));
+    return ListenError(options_.listen);
   }
   address_ = BoundAddress(options_.listen, port);
   if (options_.address_file.empty()) return absl::OkStatus();

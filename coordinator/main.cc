@@ -1,11 +1,14 @@
 // headrace-coordinator: flags and signals; coordinator.h is the rest.
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/flags.h"
 #include "common/log.h"
 #include "common/process.h"
+#include "common/status.h"
 #include "coordinator/coordinator.h"
 
 namespace {
@@ -20,14 +23,28 @@ struct Flags {
 
 void AddFlags(CLI::App* app, Flags* flags) {
   headrace::CoordinatorOptions& options = flags->options;
+  app->set_version_flag("--version", "headrace-coordinator " HEADRACE_VERSION);
   app->add_option("--listen", options.listen,
                   "Address to serve on: host:port, port 0 for any, or unix:/path")
-      ->capture_default_str();
-  app->add_option("--data-dir", options.data_dir, "Folder of jobs, data and weights")->required();
-  app->add_option("--metrics", options.metrics, "Address to serve Prometheus metrics on");
+      ->capture_default_str()
+      ->type_name("ADDRESS");
+  app->add_option("--data-dir", options.data_dir, "Folder of jobs, data and weights")
+      ->required()
+      ->type_name("DIR");
+  app->add_option("--metrics", options.metrics, "Serve Prometheus metrics at this host:port")
+      ->type_name("HOST:PORT");
   app->add_option("--address-file", options.address_file,
-                  "File to write the bound address to, once it serves");
+                  "File to write the bound address to, once it serves")
+      ->type_name("FILE");
   app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process does");
+}
+
+// What is wrong with a flag, after CLI11's own checks.
+absl::Status CheckFlags(const Flags& flags) {
+  const headrace::CoordinatorOptions& options = flags.options;
+  HEADRACE_RETURN_IF_ERROR(headrace::Annotate(headrace::CheckAddress(options.listen), "--listen"));
+  if (options.metrics.empty()) return absl::OkStatus();
+  return headrace::Annotate(headrace::CheckTcpAddress(options.metrics), "--metrics");
 }
 
 int Serve(const Flags& flags) {
@@ -59,6 +76,10 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (const absl::Status status = CheckFlags(flags); !status.ok()) {
+    std::cerr << "headrace-coordinator: " << status.message() << "\n";
+    return kExitUsage;
   }
   if (flags.die_with_parent) headrace::DieWithParent();
   return Serve(flags);

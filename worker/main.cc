@@ -19,6 +19,7 @@
 #include "common/channel.h"
 #include "common/file.h"
 #include "common/flags.h"
+#include "common/listen_error.h"
 #include "common/log.h"
 #include "common/process.h"
 #include "common/status.h"
@@ -82,25 +83,35 @@ void DefineFlags(CLI::App* app, Flags* flags) {
   app->set_version_flag("--version", "headrace-worker " HEADRACE_VERSION);
   app->add_option("--coordinator", flags->coordinator,
                   "Address of the coordinator: host:port or unix:/path")
-      ->required();
+      ->required()
+      ->type_name("ADDRESS");
   app->add_option("--name", flags->name,
-                  "Name among the workers; default: host name and process id");
+                  "Name among the workers; default: host name and process id")
+      ->type_name("NAME");
   app->add_option("--listen", flags->listen,
                   "Address to serve at: host:port (port 0: any) or unix:/path")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("ADDRESS");
   app->add_option(
-      "--advertise", flags->advertise,
-      "Address others reach this worker at; default: --listen, or the local address towards "
-      "the coordinator");
-  app->add_option("--device", flags->device, kDeviceHelp)->capture_default_str();
+         "--advertise", flags->advertise,
+         "Address others reach this worker at; default: --listen, or the local address towards "
+         "the coordinator")
+      ->type_name("ADDRESS");
+  app->add_option("--device", flags->device, kDeviceHelp)
+      ->capture_default_str()
+      ->type_name("DEVICE");
   app->add_option("--memory-limit", flags->memory_limit,
-                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available");
+                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available")
+      ->type_name("SIZE");
   app->add_option("--threads", flags->threads, "Threads that compute")
       ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("N");
   app->add_option("--data-dir", flags->data_dir,
-                  "Folder for blobs; default: ~/.local/state/headrace/workers/NAME");
-  app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port");
+                  "Folder for blobs; default: ~/.local/state/headrace/workers/NAME")
+      ->type_name("DIR");
+  app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port")
+      ->type_name("HOST:PORT");
   app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process ends");
 }
 
@@ -131,6 +142,9 @@ absl::Status CheckFlags(Flags* flags) {
   if (flags->name.empty()) flags->name = DefaultName();
   if (flags->name.size() > 128 || flags->name.find_first_of("/ \t\n") != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
+  if (!flags->metrics.empty()) {
+    HEADRACE_RETURN_IF_ERROR(Annotate(CheckTcpAddress(flags->metrics), "--metrics"));
+  }
         "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
   }
   if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
@@ -231,8 +245,7 @@ absl::Status Serve(const Flags& flags) {
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen at ", flags.listen, ": is the address in use?"));
+    return ListenError(flags.listen);
   }
   HEADRACE_ASSIGN_OR_RETURN(
       *self.mutable_address(),
@@ -280,7 +293,7 @@ int Main(int argc, char** argv) {
   const absl::Status status = Serve(flags);
   if (status.ok()) return 0;
   LogError(std::string(status.message()));
-  return 1;
+  return absl::IsInvalidArgument(status) ? kExitUsage : 1;
 }
 
 }  // namespace
