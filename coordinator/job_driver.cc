@@ -183,6 +183,9 @@ void JobDriver::Work(const std::vector<Event>& events) {
       const v1::WorkerInfo& info = joined->worker;
       if (!parts_.registry->Check(info.name(), info.instance()).ok()) continue;
     }
+    if (const auto* left = std::get_if<WorkerLost>(&event)) {
+      calls_->Forget(left->worker, left->instance);
+    }
     Feed(event);
   }
   Feed(TimePassed{});

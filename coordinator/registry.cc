@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/log.h"
 
 namespace headrace {
 namespace {
@@ -15,6 +16,7 @@ absl::Status Unknown(const std::string& name) {
 absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo& info) {
   std::vector<LostWorker> replaced;
   absl::MutexLock lock(&mu_);
+  Wake();
   const auto it = entries_.find(info.name());
   if (it == entries_.end()) {
     if (entries_.size() >= kMaxWorkers) {
@@ -46,6 +48,7 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
 absl::StatusOr<bool> Registry::Heartbeat(const std::string& name, const std::string& instance,
                                          const std::string& job_id, int64_t generation) {
   absl::MutexLock lock(&mu_);
+  Wake();
   const auto it = entries_.find(name);
   if (it == entries_.end() || it->second.info.instance() != instance || Expired(it->second)) {
     return Unknown(name);
@@ -53,6 +56,27 @@ absl::StatusOr<bool> Registry::Heartbeat(const std::string& name, const std::str
   Entry& entry = it->second;
   entry.seen = clock_->Now();
   return !job_id.empty() && (job_id != entry.info.job_id() || generation != entry.generation);
+}
+
+absl::StatusOr<LostWorker> Registry::Leave(const std::string& name, const std::string& instance) {
+  absl::MutexLock lock(&mu_);
+  if (Find(name, instance) == nullptr) return Unknown(name);
+  entries_.erase(name);
+  return LostWorker{name, instance, "its process was told to end"};
+}
+
+bool Registry::Stalled() const { return clock_->Now() - awake_ > lease_ / 2; }
+
+void Registry::Wake() {
+  const absl::Time now = clock_->Now();
+  if (Stalled()) {
+    LogWarning(
+        absl::StrFormat("did nothing for %.1f s (stopped, or starved?): all workers get a "
+                        "fresh lease",
+                        absl::ToDoubleSeconds(now - awake_)));
+    for (auto& [name, entry] : entries_) entry.seen = now;
+  }
+  awake_ = now;
 }
 
 absl::Status Registry::Check(const std::string& name, const std::string& instance) const {
@@ -72,6 +96,7 @@ void Registry::SetServing(const std::string& name, const std::string& instance,
 std::vector<LostWorker> Registry::Expire() {
   std::vector<LostWorker> lost;
   absl::MutexLock lock(&mu_);
+  Wake();
   for (auto it = entries_.begin(); it != entries_.end();) {
     if (!Expired(it->second)) {
       ++it;

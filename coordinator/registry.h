@@ -1,6 +1,10 @@
 // Who is there. A worker registers under a name and keeps its lease by heartbeats; one that is
 // silent for longer is lost. Nothing of this is stored: after a restart of the coordinator nobody
 // is known, heartbeats get NOT_FOUND and the workers register again, each with a fresh lease.
+//
+// A coordinator that was itself stopped, or starved, heard nobody because it did not listen. It
+// notices by a gap in its own doings (a heartbeat or an Expire comes several times a second),
+// blames nobody for that time and gives all a fresh lease.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +53,11 @@ class Registry {
   void SetServing(const std::string& name, const std::string& instance, const std::string& job_id,
                   int64_t generation);
 
-  // Takes out those whose lease has run out.
+  // A worker's last words: its name is free, nothing will be assigned to it.
+  //   NOT_FOUND  as Heartbeat
+  absl::StatusOr<LostWorker> Leave(const std::string& name, const std::string& instance);
+
+  // Takes out those whose lease has run out. To be called several times a second.
   std::vector<LostWorker> Expire();
 
   // How many hold a lease.
@@ -66,13 +74,19 @@ class Registry {
   };
   const Entry* Find(const std::string& name, const std::string& instance) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  bool Expired(const Entry& entry) const { return clock_->Now() - entry.seen > lease_; }
+  bool Stalled() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Notes that this is awake; after a stall everybody gets a fresh lease.
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Expired(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return clock_->Now() - entry.seen > lease_ && !Stalled();
+  }
   LostWorker Lost(const Entry& entry) const;
 
   const Clock* const clock_;
   const absl::Duration lease_;
   mutable absl::Mutex mu_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  absl::Time awake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // when it last did anything
 };
 
 }  // namespace headrace

@@ -81,6 +81,12 @@ absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
   return driver_->Post(
       WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},
       static_cast<int64_t>(request.ByteSizeLong()));
+  if (request.leaving()) {
+    HEADRACE_ASSIGN_OR_RETURN(const LostWorker left,
+                              registry_->Leave(request.worker(), request.instance()));
+    LogInfo(absl::StrCat("worker ", left.name, " left"));
+    return driver_->Post(WorkerLost{left.name, left.instance, left.reason}, 0);
+  }
 }
 
 grpc::Status RegistryServiceImpl::Heartbeat(grpc::ServerContext*,

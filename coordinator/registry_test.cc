@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace headrace {
 namespace {
 
@@ -21,6 +25,15 @@ class RegistryTest : public ::testing::Test {
     return registry_.Heartbeat(name, instance, "", 0).status();
   }
 
+  // Time with its ticks, as the driver makes them.
+  void Pass(absl::Duration time) {
+    for (; time > absl::ZeroDuration(); time -= absl::Milliseconds(100)) {
+      clock_.Advance(std::min(time, absl::Milliseconds(100)));
+      for (LostWorker& worker : registry_.Expire()) lost_.push_back(std::move(worker));
+    }
+  }
+
+  std::vector<LostWorker> lost_;
   FakeClock clock_{absl::FromUnixSeconds(1000)};
   Registry registry_{&clock_, absl::Seconds(2)};
 };
@@ -28,7 +41,7 @@ class RegistryTest : public ::testing::Test {
 TEST_F(RegistryTest, HeartbeatsKeepTheLease) {
   ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
   for (int i = 0; i < 10; ++i) {
-    clock_.Advance(absl::Milliseconds(1900));
+    Pass(absl::Milliseconds(1900));
     ASSERT_TRUE(Beat("w0", "a").ok()) << i;
   }
   EXPECT_TRUE(registry_.Expire().empty());
@@ -39,7 +52,9 @@ TEST_F(RegistryTest, HeartbeatsKeepTheLease) {
 
 TEST_F(RegistryTest, SilenceBeyondTheLeaseLosesTheWorker) {
   ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
-  clock_.Advance(absl::Milliseconds(2100));
+  Pass(absl::Seconds(2));
+  EXPECT_TRUE(lost_.empty());
+  clock_.Advance(absl::Milliseconds(100));
   EXPECT_TRUE(registry_.List().empty());
   EXPECT_EQ(registry_.NumAlive(), 0);
   EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound) << "even before it is swept";
@@ -49,6 +64,36 @@ TEST_F(RegistryTest, SilenceBeyondTheLeaseLosesTheWorker) {
   EXPECT_EQ(lost[0].instance, "a");
   EXPECT_EQ(lost[0].reason, "no heartbeat for 2.1 s");
   EXPECT_TRUE(registry_.Register(Info("w0", "a")).ok()) << "it may come back";
+}
+
+// The coordinator was stopped and continued: whether a heartbeat or its own tick comes first then,
+// nobody is lost.
+TEST_F(RegistryTest, ItsOwnStallIsNobodysSilence) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  ASSERT_TRUE(registry_.Register(Info("w1", "a")).ok());
+  Pass(absl::Milliseconds(1900));
+  clock_.Advance(absl::Seconds(30));
+  EXPECT_EQ(registry_.List().size(), 2u);
+  EXPECT_TRUE(registry_.Check("w1", "a").ok());
+  EXPECT_TRUE(Beat("w0", "a").ok());
+  EXPECT_TRUE(registry_.Expire().empty());
+  // w1 has a whole lease from now on, and no more.
+  Pass(absl::Seconds(2));
+  EXPECT_TRUE(lost_.empty());
+  Pass(absl::Milliseconds(100));
+  ASSERT_EQ(lost_.size(), 2u);
+  EXPECT_EQ(lost_[0].reason, "no heartbeat for 2.1 s");
+}
+
+TEST_F(RegistryTest, AWorkerThatLeavesIsGoneAtOnceAndItsNameIsFree) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  EXPECT_EQ(registry_.Leave("w0", "b").status().code(), absl::StatusCode::kNotFound);
+  const auto left = registry_.Leave("w0", "a");
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_EQ(left->reason, "its process was told to end");
+  EXPECT_TRUE(registry_.List().empty());
+  EXPECT_EQ(Beat("w0", "a").code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(registry_.Register(Info("w0", "b"))->empty());
 }
 
 TEST_F(RegistryTest, RefusesASecondLivingWorkerOfTheName) {
@@ -62,7 +107,8 @@ TEST_F(RegistryTest, RefusesASecondLivingWorkerOfTheName) {
 
 TEST_F(RegistryTest, ANewProcessReplacesADeadOneOfItsName) {
   ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
-  clock_.Advance(absl::Seconds(3));
+  Pass(absl::Seconds(2));
+  clock_.Advance(absl::Milliseconds(900));
   const auto replaced = registry_.Register(Info("w0", "b"));
   ASSERT_TRUE(replaced.ok());
   ASSERT_EQ(replaced->size(), 1u);

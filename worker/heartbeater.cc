@@ -20,6 +20,18 @@ constexpr int64_t kMinHeartbeatMs = 10, kMaxHeartbeatMs = 60'000, kMaxLeaseMs = 
 }  // namespace
 
 Heartbeater::Heartbeater(v1::WorkerRegistryService::StubInterface* stub, v1::WorkerInfo self,
+absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1::WorkerInfo& self,
+                        absl::Time deadline) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  v1::HeartbeatRequest request;
+  request.set_worker(self.name());
+  request.set_instance(self.instance());
+  request.set_leaving(true);
+  v1::HeartbeatResponse response;
+  return FromGrpc(stub->Heartbeat(&context, request, &response));
+}
+
                          HeartbeaterCallbacks callbacks)
     : stub_(stub), self_(std::move(self)), callbacks_(std::move(callbacks)) {
   thread_ = std::thread([this] { Run(); });

@@ -38,6 +38,13 @@ struct HeartbeaterCallbacks {
 class Heartbeater {
  public:
   // A name is taken while the lease of a worker that just died runs out; longer than this, it is
+// The last heartbeat, for a process that ends and has nothing more to report: its name is free at
+// once. After the Heartbeater is gone.
+//   UNAVAILABLE, DEADLINE_EXCEEDED  nobody was told; the lease will run out
+//   NOT_FOUND                       nobody knew it
+absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1::WorkerInfo& self,
+                        absl::Time deadline);
+
   // another living worker's.
   static constexpr absl::Duration kNameTakenFor = absl::Seconds(5);
 

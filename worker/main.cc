@@ -46,6 +46,7 @@ constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
 
 struct Flags {
+constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
   std::string coordinator, name, listen = "0.0.0.0:0", advertise, device = "auto", memory_limit,
                                  data_dir, metrics;
   int threads = 1;
@@ -262,7 +263,10 @@ absl::Status Serve(const Flags& flags) {
   }
   const absl::Time deadline = absl::Now() + kShutdownTime;
   const bool ended = service.Close("the worker was told to stop", absl::Now() + kEndStageTime);
-  (void)reporter.Flush(absl::Now() + absl::Milliseconds(200));
+  const bool told = reporter.Flush(absl::Now() + absl::Milliseconds(200)).ok();
+  // Whoever does not hear it waits for the lease to run out, as after a crash; and what is still to
+  // be reported needs the name.
+  if (told) SayGoodbye(registry.get(), self, absl::Now() + kGoodbyeTime).IgnoreError();
   // An action that computes for longer than this cannot be interrupted; the process can.
   if (!ended) _exit(0);
   server->Shutdown(absl::ToChronoTime(deadline));

@@ -72,6 +72,39 @@ TEST_F(ShutdownTest, ATerminatedWorkerSaysSoAndGetsNoFurtherJob) {
   EXPECT_EQ(done.state(), v1::JOB_STATE_DONE) << Standing(done);
 }
 
+// Without its goodbye it would be given jobs until its lease ran out, each of which would fail.
+TEST_F(ShutdownTest, AnIdleWorkerThatEndsIsGoneAtOnceAndItsNameIsFree) {
+  StartCluster(2);
+  Terminate("w0");
+  const ClientRun workers = cluster_->Run({"workers", "-o", "json"});
+  ASSERT_EQ(workers.exit_code, 0) << workers.err;
+  const nlohmann::json left = nlohmann::json::parse(workers.out);
+  ASSERT_EQ(left.size(), 1u) << workers.out;
+  EXPECT_EQ(left[0].at("name"), "w1");
+  TinyJob next;
+  next.stages = 1;
+  EXPECT_EQ(AwaitEnd(Submit(next)).state(), v1::JOB_STATE_DONE);
+  WorkerOptions again;
+  again.name = "w0";
+  ASSERT_TRUE(cluster_->AddWorker(again).ok());
+  EXPECT_TRUE(cluster_->WaitForFreeWorkers(2).ok());
+  EXPECT_EQ(cluster_->Log("w0").find("already"), std::string::npos) << cluster_->Log("w0");
+}
+
+// For a job that runs it is the workers who miss the coordinator; those that are free have done
+// nothing wrong.
+TEST_F(ShutdownTest, ACoordinatorThatWasStoppedLosesNobodyWhenItGoesOn) {
+  StartCluster(2);
+  cluster_->Pause("coordinator");
+  absl::SleepFor(absl::Seconds(3));  // longer than any lease: what is measured here
+  cluster_->Resume("coordinator");
+  TinyJob job;
+  EXPECT_EQ(AwaitEnd(Submit(job)).state(), v1::JOB_STATE_DONE);
+  const std::string log = cluster_->Log("coordinator");
+  EXPECT_THAT(log, HasSubstr("all workers get a fresh lease"));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr(" lost: ")));
+}
+
 // Work at hand cannot be interrupted. The worker ends in time all the same and says why first.
 TEST_F(ShutdownTest, ATerminatedWorkerDoesNotFinishALongAction) {
   StartCluster(1);
