@@ -89,6 +89,7 @@ void BuildCommands(CLI::App* app, CommandLine* line) {
   AddCancel(app, line);
   AddWorkers(app, line);
   AddPlan(app, line);
+  AddTrace(app, line);
   AddVerify(app, line);
   AddGenerate(app, line);
   AddCompletion(app, line);

@@ -18,6 +18,7 @@
 #include "client/completion.h"
 #include "client/fake_coordinator.h"
 #include "client/render/json.h"
+#include "plan/span.h"
 
 namespace headrace {
 namespace {
@@ -123,6 +124,13 @@ TEST_F(CliTest, ExplainsWrongCommandLinesAndExitsWithTwo) {
       {{"completion", "tcsh"}, "tcsh"},
       {{"run", "job.yaml", "--timeout", "soon"}, "--timeout soon: not a time"},
       {{"help", "me"}, "no command me"},
+      {{"trace", "tiny"}, "say where to: -o FILE (a Chrome trace), --svg FILE or both"},
+      {{"trace", "tiny", "-o", "-", "--svg", "-"}, "only one can go to stdout"},
+      {{"-o", "json", "trace", "tiny", "--svg", "-"}, "takes -o FILE after the command"},
+      {{"trace", "tiny", "-o", "-", "--steps", "5..3"}, "--steps 5..3: write a step or a range"},
+      {{"trace", "tiny", "-o", "-", "--steps", "0"}, "--steps 0: write a step or a range"},
+      {{"trace", "tiny", "-o", "-", "--steps", "1..2..3"}, "--steps 1..2..3: write"},
+      {{"trace", "tiny", "-o", "-", "--steps", "all"}, "--steps all: write"},
       {{"list", "--coordinator", "nowhere"}, "--coordinator: "},
       {{"submit", "none.yaml"}, "none.yaml: no such job file"},
       {{"plan", dir_ + "/job.yaml", "--workers", "two"}, "--workers: 'two' is not COUNT:MEMORY"},
@@ -374,6 +382,69 @@ TEST_F(CliTest, SaysWhyALocalClusterDoesNotStartAndLeavesNothingBehind) {
   EXPECT_THAT(result.err, HasSubstr("the port is taken"));
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/local/coordinator.address"));
   EXPECT_THAT(Run({"down", "--state-dir", dir_ + "/local"}).err, HasSubstr("nothing runs in"));
+}
+
+v1::StageTrace ForwardOf(int64_t stage, int64_t begin_ns) {
+  v1::StageTrace chunk;
+  PackSpans({Span{v1::SPAN_KIND_FORWARD, 1, 0, v1::MESSAGE_KIND_UNSPECIFIED, -1, 0, begin_ns,
+                  begin_ns + 1000}},
+            &chunk);
+  chunk.set_stage(stage);
+  chunk.set_number(stage + 1);
+  chunk.set_clock_offset_ns(0);
+  return chunk;
+}
+
+TEST_F(CliTest, TraceWritesWhatEachStageDid) {
+  fake_->SetTrace({ForwardOf(0, 100), ForwardOf(1, 1100)});
+  const Result run = Ask({"trace", "tiny", "-o", "-", "--svg", dir_ + "/tiny.svg"});
+  EXPECT_EQ(run.code, ExitCode::kDone) << run.err;
+  const Json trace = Json::parse(run.out);
+  EXPECT_EQ(trace.at("otherData").at("stages").size(), 2u);
+  std::ifstream svg(dir_ + "/tiny.svg");
+  const std::string drawn((std::istreambuf_iterator<char>(svg)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(drawn, HasSubstr("tiny (j1), step 1, measured"));
+  EXPECT_EQ(Ask({"trace", "tiny", "--svg", "/dev/null"}).code, ExitCode::kDone);
+  EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
+}
+
+TEST_F(CliTest, TraceOfWhatIsNotKeptIsRefusedAndWritesNothing) {
+  const std::string path = dir_ + "/trace.json";
+  const Result none = Ask({"trace", "endless", "-o", path});
+  EXPECT_EQ(none.code, ExitCode::kRefused);
+  EXPECT_THAT(none.err, HasSubstr("job j4 has done no step yet"));
+  EXPECT_EQ(Ask({"trace", "nobody", "-o", path}).code, ExitCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(CliTest, AFileThatCannotBeWrittenIsNeverHalfWritten) {
+  fake_->SetTrace({ForwardOf(0, 100)});
+  const Result missing = Ask({"trace", "tiny", "-o", dir_ + "/no/such/trace.json"});
+  EXPECT_EQ(missing.code, ExitCode::kUsage);
+  EXPECT_THAT(missing.err, HasSubstr("-o " + dir_ + "/no/such/trace.json: cannot create"));
+  std::filesystem::create_directory(dir_ + "/folder");
+  const Result folder = Ask({"trace", "tiny", "--svg", dir_ + "/folder"});
+  EXPECT_EQ(folder.code, ExitCode::kUsage);
+  const Result plan =
+      Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB", "--svg", dir_ + "/no/such.svg"});
+  EXPECT_EQ(plan.code, ExitCode::kUsage);
+  EXPECT_EQ(plan.out, "");
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
+    files += entry.path().string().find(".tmp") != std::string::npos;
+  }
+  EXPECT_EQ(files, 0);
+}
+
+TEST_F(CliTest, PlanDrawsItsSchedule) {
+  const Result both =
+      Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB", "--svg", dir_ + "/plan.svg"});
+  EXPECT_EQ(both.code, ExitCode::kDone) << both.err;
+  EXPECT_THAT(both.out, HasSubstr("schedule gpipe"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/plan.svg"));
+  const Result only = Run({"plan", dir_ + "/job.yaml", "--workers", "2:1GiB", "--svg", "-"});
+  EXPECT_THAT(only.out, StartsWith("<svg"));
+  EXPECT_THAT(only.out, HasSubstr("Schedule of tiny, predicted"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,6 +50,11 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     absl::MutexLock lock(&mu_);
     hashes_[stages] = std::move(hashes);
   }
+  // What the only job with a trace did; in chunks numbered from 1.
+  void SetTrace(std::vector<v1::StageTrace> chunks) {
+    absl::MutexLock lock(&mu_);
+    trace_ = std::move(chunks);
+  }
   void SetWorkers(int num_workers) {
     absl::MutexLock lock(&mu_);
     num_workers_ = num_workers;
@@ -86,6 +92,21 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
       if (step.step() > request->after_step() && response->steps_size() < 2) {
         *response->add_steps() = step;
       }
+    }
+    return grpc::Status::OK;
+  }
+
+  // Pages of one.
+  grpc::Status ListJobTraces(grpc::ServerContext*, const v1::ListJobTracesRequest* request,
+                             v1::ListJobTracesResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (trace_.empty()) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "job j4 has done no step yet"};
+    }
+    response->set_first_step(std::max<int64_t>(1, request->first_step()));
+    response->set_last_step(std::max<int64_t>(1, request->last_step()));
+    for (const v1::StageTrace& chunk : trace_) {
+      if (chunk.number() == request->after() + 1) *response->add_traces() = chunk;
     }
     return grpc::Status::OK;
   }
@@ -202,6 +223,7 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   absl::Mutex mu_;
   std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mu_);
   int num_workers_ ABSL_GUARDED_BY(mu_) = 4;
+  std::vector<v1::StageTrace> trace_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, v1::TensorHashes> hashes_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::SubmitJobRequest> submitted_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::WatchJobRequest> watches_ ABSL_GUARDED_BY(mu_);

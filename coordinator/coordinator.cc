@@ -54,6 +54,7 @@ absl::Status Coordinator::Open() {
   parts.registry = &registry_;
   parts.hub = &hub_;
   parts.metrics = &metrics_;
+  parts.traces = &traces_;
   parts.guards = {&watches_, &blobs_, &generates_};
   HEADRACE_ASSIGN_OR_RETURN(driver_, JobDriver::Start(std::move(parts), options_.plan));
   if (!options_.metrics.empty()) HEADRACE_RETURN_IF_ERROR(metrics_.Serve(options_.metrics));
@@ -67,6 +68,7 @@ absl::Status Coordinator::Listen() {
   parts.driver = driver_.get();
   parts.hub = &hub_;
   parts.metrics = &metrics_;
+  parts.traces = &traces_;
   parts.plan = options_.plan;
   parts.watches = &watches_;
   parts.blobs = &blobs_;

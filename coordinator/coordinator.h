@@ -17,6 +17,7 @@
 #include "coordinator/registry_service.h"
 #include "coordinator/store/store.h"
 #include "coordinator/stream_guard.h"
+#include "coordinator/trace_buffer.h"
 #include "coordinator/watch_hub.h"
 
 namespace headrace {
@@ -61,6 +62,7 @@ class Coordinator {
   Metrics metrics_;
   WatchHub hub_;
   Registry registry_;
+  TraceBuffer traces_;
   StreamGuard watches_{"watch", kMaxWatches};
   StreamGuard blobs_{"blob", kMaxBlobStreams};
   StreamGuard generates_{"generate", JobMachine::kMaxGenerates};

@@ -10,6 +10,7 @@
 #include "common/token_file.h"
 #include "coordinator/cost_table.h"
 #include "coordinator/suited_workers.h"
+#include "coordinator/trace_pages.h"
 #include "plan/job_check.h"
 
 namespace headrace {
@@ -115,6 +116,26 @@ grpc::Status CoordinatorServiceImpl::ListJobSteps(grpc::ServerContext*,
                                                   const v1::ListJobStepsRequest* request,
                                                   v1::ListJobStepsResponse* response) {
   return Answer("ListJobSteps", ListSteps(*request, response));
+}
+
+absl::Status CoordinatorServiceImpl::ListTraces(const v1::ListJobTracesRequest& request,
+                                                v1::ListJobTracesResponse* response) {
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
+  // In this order: a trace leaves the buffer once it is in the store.
+  std::optional<v1::JobTrace> trace = parts_.traces->Find(id);
+  if (!trace) {
+    HEADRACE_ASSIGN_OR_RETURN(trace, jobs.LoadTrace(id));
+  }
+  HEADRACE_ASSIGN_OR_RETURN(const StoredJob stored, jobs.LoadJob(id));
+  HEADRACE_ASSIGN_OR_RETURN(*response, PageOfTrace(stored.job, *std::move(trace), request));
+  return absl::OkStatus();
+}
+
+grpc::Status CoordinatorServiceImpl::ListJobTraces(grpc::ServerContext*,
+                                                   const v1::ListJobTracesRequest* request,
+                                                   v1::ListJobTracesResponse* response) {
+  return Answer("ListJobTraces", ListTraces(*request, response));
 }
 
 grpc::Status CoordinatorServiceImpl::ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,

@@ -9,6 +9,7 @@
 #include "coordinator/registry.h"
 #include "coordinator/store/store.h"
 #include "coordinator/stream_guard.h"
+#include "coordinator/trace_buffer.h"
 #include "coordinator/watch_hub.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 
@@ -23,6 +24,7 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
     JobDriver* driver = nullptr;
     WatchHub* hub = nullptr;
     Metrics* metrics = nullptr;
+    TraceBuffer* traces = nullptr;
     PlanFunctions plan;
     StreamGuard* watches = nullptr;
     StreamGuard* blobs = nullptr;
@@ -36,6 +38,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
                       v1::GetJobResponse* response) override;
   grpc::Status ListJobSteps(grpc::ServerContext*, const v1::ListJobStepsRequest* request,
                             v1::ListJobStepsResponse* response) override;
+  grpc::Status ListJobTraces(grpc::ServerContext*, const v1::ListJobTracesRequest* request,
+                             v1::ListJobTracesResponse* response) override;
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
                         v1::ListJobsResponse* response) override;
   grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
@@ -67,6 +71,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
   absl::Status Get(const v1::GetJobRequest& request, v1::GetJobResponse* response);
   absl::Status ListSteps(const v1::ListJobStepsRequest& request,
                          v1::ListJobStepsResponse* response);
+  absl::Status ListTraces(const v1::ListJobTracesRequest& request,
+                          v1::ListJobTracesResponse* response);
   absl::Status ListEvents(const v1::ListJobEventsRequest& request,
                           v1::ListJobEventsResponse* response);
   absl::StatusOr<std::vector<PlanWorker>> Measured(const v1::JobSpec& spec,

@@ -200,7 +200,10 @@ void JobDriver::Carry() {
   Commands commands = std::exchange(commands_, {});
   Commands at_once;
   for (Command& command : commands) {
-    if (WaitsForStore(command)) {
+    if (auto* keep = std::get_if<KeepTrace>(&command)) {
+      // At once: the job's end, which takes the trace to the store, may be right behind.
+      parts_.traces->Add(keep->job_id, keep->stage, std::move(keep->trace));
+    } else if (WaitsForStore(command)) {
       unsaved_.push_back(Pending{std::move(command)});
     } else {
       at_once.push_back(std::move(command));
@@ -235,7 +238,7 @@ absl::Status JobDriver::SaveAll() {
 absl::Status JobDriver::SaveOne(Pending* pending) {
   JobStore& jobs = parts_.store->jobs();
   if (const auto* job = std::get_if<SaveJob>(&pending->command)) {
-    return jobs.SaveJob(job->job, job->options);
+    return SaveJobAndTrace(*job);
   }
   if (const auto* step = std::get_if<SaveStep>(&pending->command)) {
     return jobs.SaveStep(step->job_id, step->step);
@@ -252,10 +255,19 @@ absl::Status JobDriver::SaveOne(Pending* pending) {
   return absl::OkStatus();
 }
 
+absl::Status JobDriver::SaveJobAndTrace(const SaveJob& save) {
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_RETURN_IF_ERROR(jobs.SaveJob(save.job, save.options));
+  if (!HasEnded(save.job.state())) return absl::OkStatus();
+  const std::optional<v1::JobTrace> trace = parts_.traces->Find(save.job.id());
+  return trace ? jobs.SaveTrace(save.job.id(), *trace) : absl::OkStatus();
+}
+
 void JobDriver::Publish(const Pending& pending) {
   v1::WatchJobResponse response;
   if (const auto* save = std::get_if<SaveJob>(&pending.command)) {
     parts_.metrics->SetJob(save->job);
+    if (HasEnded(save->job.state())) parts_.traces->Forget(save->job.id());
     *response.mutable_job() = save->job;
     response.mutable_job()->clear_flight_records();
     parts_.hub->Publish(save->job.id(), std::move(response));

@@ -30,6 +30,7 @@
 #include "coordinator/stage_calls.h"
 #include "coordinator/store/store.h"
 #include "coordinator/stream_guard.h"
+#include "coordinator/trace_buffer.h"
 #include "coordinator/watch_hub.h"
 
 namespace headrace {
@@ -43,6 +44,7 @@ class JobDriver {
     Registry* registry = nullptr;
     WatchHub* hub = nullptr;
     Metrics* metrics = nullptr;
+    TraceBuffer* traces = nullptr;
     std::vector<StreamGuard*> guards;  // swept as time passes
   };
   struct Submitted {
@@ -101,6 +103,7 @@ class JobDriver {
   void Carry();
   absl::Status SaveAll();
   absl::Status SaveOne(Pending* pending);
+  absl::Status SaveJobAndTrace(const SaveJob& save);
   void Publish(const Pending& pending);
   void Act(const Command& command);
 

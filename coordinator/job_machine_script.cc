@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/sha256.h"
+#include "plan/span.h"
 
 namespace headrace {
 namespace {
@@ -113,6 +114,12 @@ std::string JobText(const v1::Job& job) {
   }
   if (!job.message().empty()) absl::StrAppend(&text, ": ", job.message());
   return text;
+}
+
+v1::StageTrace TraceOf(int64_t step) {
+  v1::StageTrace trace;
+  PackSpans({Span{v1::SPAN_KIND_FORWARD, step}}, &trace);
+  return trace;
 }
 
 }  // namespace
@@ -252,6 +259,7 @@ Event MachineScript::ParseCall(const Words& words) {
   if (words[4] == "refused") call.status = absl::FailedPreconditionError("busy with another job");
   call.stop.mutable_flight_record()->add_entries("04:53:56.1 step 12, micro-batch 3: waiting");
   call.stop.set_busy(words[4] == "busy");
+  if (words[4] == "traced") *call.stop.mutable_trace() = TraceOf(3);
   call.stop.set_last_heartbeat(beats_[call.instance]);
   return call;
 }
@@ -274,6 +282,7 @@ Event MachineScript::ParseReport(const Words& words) {
     event.mutable_step()->mutable_seconds()->set_compute(1.5);
     event.mutable_step()->mutable_tensor_hashes();
     if (assigned.stage + 1 == assigned.stages) event.mutable_step()->set_loss(2.5);
+    if (words.size() > 4) *event.mutable_trace() = TraceOf(event.step().step());
   } else if (words[0] == "finished") {
     event.mutable_finished();
     if (!IsSimulated(words[1])) {
@@ -366,6 +375,10 @@ std::string MachineScript::Text(const Command& command) {
   if (const auto* c = std::get_if<SaveHashes>(&command)) {
     return absl::StrCat("hashes ", c->job_id, ": step ", c->hashes.step(), " stage ",
                         c->hashes.stage());
+  }
+  if (const auto* c = std::get_if<KeepTrace>(&command)) {
+    return absl::StrCat("keep trace of ", c->job_id, ": stage ", c->stage, ", step ",
+                        c->trace.last_step());
   }
   if (const auto* c = std::get_if<Reply>(&command)) {
     std::string text = absl::StrCat("reply ", c->request, ": ", StatusText(c->status));

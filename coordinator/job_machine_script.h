@@ -16,13 +16,13 @@
 //   > abandon                        the caller of the last generate request has gone
 //   > cancel j1
 //   > ready w0 j1                    what a stage reports: ready, a step (the last stage: with its
-//   > step w0 j1 1                   loss), the end of training, a failure, a token, a line of log
+//   > step w0 j1 1 [traced]          loss), the end of training, a failure, a token, a line of log
 //   > finished w0 j1 [stop REASON]
 //   > failed w0 j1 [blames w1] TEXT
 //   > token w0 generate-1 65
 //   > log w0 j1 TEXT
 //   > again                          the last report once more: at least once is the rule
-//   > answer assign|start|stop w0 j1 ok|busy|unavailable|deadline|refused
+//   > answer assign|start|stop w0 j1 ok|busy|traced|unavailable|deadline|refused
 //   > answer profile w0 j1 ok|partly|absurd|unavailable|cancelled
 //   > hashed j1 ok|bad
 //   > store fails

@@ -148,6 +148,12 @@ struct SaveHashes {
 struct SaveLayerCost {
   StoredLayerCost cost;
 };
+// Kept in memory until the job ends, and then with it.
+struct KeepTrace {
+  std::string job_id;
+  int64_t stage = 0;
+  v1::StageTrace trace;
+};
 // Answers a JobSubmitted or a CancelRequested.
 struct Reply {
   int64_t request = 0;
@@ -166,7 +172,7 @@ struct EndGenerate {
 
 using Command = std::variant<AssignCall, StartCall, StopCall, ProfileCall, CancelProfile,
                              SetServing, HashWeights, SaveJob, SaveStep, SaveEvent, SaveHashes,
-                             SaveLayerCost, Reply, EmitToken, EndGenerate>;
+                             SaveLayerCost, KeepTrace, Reply, EmitToken, EndGenerate>;
 
 using Commands = std::vector<Command>;
 

@@ -171,6 +171,7 @@ void JobRun::OnCallEnded(const CallEnded& call, Turn turn) {
     return;
   }
   if (phase_ != Phase::kCollecting) return;
+  OnTrace(k, call.stop.trace(), turn);
   if (call.status.ok() && stage.flight_record.entries().empty()) {
     stage.flight_record = call.stop.flight_record();
   }

@@ -92,6 +92,7 @@ class JobRun {
   void OnFinished(int64_t stage, const v1::StageFinished& finished, Turn turn);
   void OnFailed(int64_t stage, const v1::StageFailed& failed, Turn turn);
   void OnToken(int64_t stage, int64_t token, Turn turn);
+  void OnTrace(int64_t stage, const v1::StageTrace& trace, Turn turn);
   absl::Status CheckFinished(int64_t stage, const v1::StageFinished& finished) const;
   void AllFinished(Turn turn);
   void EndAfterSteps(Turn turn);

@@ -23,6 +23,7 @@ void Trim(v1::FlightRecord* record) {
 void JobRun::OnReport(const std::string& worker, const v1::StageEvent& event, Turn turn) {
   const int64_t k = StageOf(worker);
   if (k < 0 || event.stage() != k || event.generation() != job_.generation()) return;
+  if (event.has_trace()) OnTrace(k, event.trace(), turn);
   if (event.has_failed()) {
     OnFailed(k, event.failed(), turn);
     return;
@@ -199,6 +200,11 @@ void JobRun::OnToken(int64_t stage, int64_t token, Turn turn) {
     return;
   }
   turn.out->push_back(EmitToken{generate_->request, token});
+}
+
+void JobRun::OnTrace(int64_t stage, const v1::StageTrace& trace, Turn turn) {
+  if (generates() || trace.begin_ns().empty()) return;
+  turn.out->push_back(KeepTrace{job_.id(), stage, trace});
 }
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 #include "common/grpc_status.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "common/steady_clock.h"
 #include "plan/sim_device.h"
 
 namespace headrace {
@@ -46,6 +47,11 @@ absl::Status CheckInfo(const v1::WorkerInfo& info) {
   return Annotate(CheckSim(info.sim()), absl::StrCat("worker ", info.name()));
 }
 
+void ReadClock(v1::ClockReading* clock) {
+  clock->set_clock(SteadyClockName());
+  clock->set_now_ns(SteadyNanos());
+}
+
 }  // namespace
 
 grpc::Status RegistryServiceImpl::Answer(const char* method, const absl::Status& status) {
@@ -69,24 +75,26 @@ grpc::Status RegistryServiceImpl::RegisterWorker(grpc::ServerContext*,
                                                  v1::RegisterWorkerResponse* response) {
   response->set_heartbeat_ms(absl::ToInt64Milliseconds(lease_.heartbeat));
   response->set_lease_ms(absl::ToInt64Milliseconds(lease_.lease));
+  ReadClock(response->mutable_clock());
   return Answer("RegisterWorker", Register(request->worker()));
 }
 
 absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
                                        v1::HeartbeatResponse* response) {
-  HEADRACE_ASSIGN_OR_RETURN(
-      const bool stop, registry_->Heartbeat(request.worker(), request.instance(), request.job_id(),
-                                            request.generation()));
-  response->set_stop_stage(stop);
-  return driver_->Post(
-      WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},
-      static_cast<int64_t>(request.ByteSizeLong()));
   if (request.leaving()) {
     HEADRACE_ASSIGN_OR_RETURN(const LostWorker left,
                               registry_->Leave(request.worker(), request.instance()));
     LogInfo(absl::StrCat("worker ", left.name, " left"));
     return driver_->Post(WorkerLost{left.name, left.instance, left.reason}, 0);
   }
+  HEADRACE_ASSIGN_OR_RETURN(
+      const bool stop, registry_->Heartbeat(request.worker(), request.instance(), request.job_id(),
+                                            request.generation()));
+  response->set_stop_stage(stop);
+  ReadClock(response->mutable_clock());
+  return driver_->Post(
+      WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},
+      static_cast<int64_t>(request.ByteSizeLong()));
 }
 
 grpc::Status RegistryServiceImpl::Heartbeat(grpc::ServerContext*,

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/grpc_status.h"
 #include "common/log.h"
+#include "common/steady_clock.h"
 
 namespace headrace {
 namespace {
@@ -19,7 +20,6 @@ constexpr int64_t kMinHeartbeatMs = 10, kMaxHeartbeatMs = 60'000, kMaxLeaseMs = 
 
 }  // namespace
 
-Heartbeater::Heartbeater(v1::WorkerRegistryService::StubInterface* stub, v1::WorkerInfo self,
 absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1::WorkerInfo& self,
                         absl::Time deadline) {
   grpc::ClientContext context;
@@ -32,6 +32,7 @@ absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1
   return FromGrpc(stub->Heartbeat(&context, request, &response));
 }
 
+Heartbeater::Heartbeater(v1::WorkerRegistryService::StubInterface* stub, v1::WorkerInfo self,
                          HeartbeaterCallbacks callbacks)
     : stub_(stub), self_(std::move(self)), callbacks_(std::move(callbacks)) {
   thread_ = std::thread([this] { Run(); });
@@ -82,10 +83,12 @@ absl::Status Heartbeater::RegisterOnce() {
   v1::RegisterWorkerRequest request;
   *request.mutable_worker() = self_;
   v1::RegisterWorkerResponse response;
+  const int64_t asked_ns = SteadyNanos();
   const absl::Status status = Call(kRegisterTime, [&](grpc::ClientContext* context) {
     return stub_->RegisterWorker(context, request, &response);
   });
   if (!status.ok()) return status;
+  TellClock(response.clock(), asked_ns);
   heartbeat_ =
       absl::Milliseconds(std::clamp(response.heartbeat_ms(), kMinHeartbeatMs, kMaxHeartbeatMs));
   lease_ = std::max(2 * heartbeat_, absl::Milliseconds(std::min(response.lease_ms(), kMaxLeaseMs)));
@@ -123,14 +126,20 @@ absl::Status Heartbeater::BeatOnce() {
   request.set_instance(self_.instance());
   callbacks_.current(&request);
   v1::HeartbeatResponse response;
+  const int64_t asked_ns = SteadyNanos();
   // A beat that gets no answer must leave time for another within the lease.
   const absl::Status status = Call(lease_ / 2, [&](grpc::ClientContext* context) {
     return stub_->Heartbeat(context, request, &response);
   });
+  if (status.ok()) TellClock(response.clock(), asked_ns);
   if (status.ok() && response.stop_stage() && !request.job_id().empty()) {
     callbacks_.stop_stage(request.job_id(), request.generation());
   }
   return status;
+}
+
+void Heartbeater::TellClock(const v1::ClockReading& reading, int64_t asked_ns) {
+  if (callbacks_.clock) callbacks_.clock(reading, asked_ns, SteadyNanos());
 }
 
 absl::Status Heartbeater::Call(absl::Duration timeout,

@@ -26,6 +26,9 @@ namespace headrace {
 struct HeartbeaterCallbacks {
   // Fills in what this worker serves, and the heartbeat's number.
   std::function<void(v1::HeartbeatRequest* request)> current;
+  // What an answered call said of the coordinator's clock, and when it was made and answered on
+  // ours. May be empty.
+  std::function<void(const v1::ClockReading& reading, int64_t asked_ns, int64_t heard_ns)> clock;
   // The coordinator says that this stage belongs to no living generation.
   std::function<void(const std::string& job_id, int64_t generation)> stop_stage;
   // No beat was answered for `silence`, more than a lease. Called once each time that happens.
@@ -35,9 +38,6 @@ struct HeartbeaterCallbacks {
   std::function<void(const absl::Status& why)> refused;
 };
 
-class Heartbeater {
- public:
-  // A name is taken while the lease of a worker that just died runs out; longer than this, it is
 // The last heartbeat, for a process that ends and has nothing more to report: its name is free at
 // once. After the Heartbeater is gone.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  nobody was told; the lease will run out
@@ -45,6 +45,9 @@ class Heartbeater {
 absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1::WorkerInfo& self,
                         absl::Time deadline);
 
+class Heartbeater {
+ public:
+  // A name is taken while the lease of a worker that just died runs out; longer than this, it is
   // another living worker's.
   static constexpr absl::Duration kNameTakenFor = absl::Seconds(5);
 
@@ -64,6 +67,7 @@ absl::Status SayGoodbye(v1::WorkerRegistryService::StubInterface* stub, const v1
   // Makes one call that ends by `timeout` or with the object.
   absl::Status Call(absl::Duration timeout,
                     const std::function<grpc::Status(grpc::ClientContext*)>& call);
+  void TellClock(const v1::ClockReading& reading, int64_t asked_ns);
 
   v1::WorkerRegistryService::StubInterface* const stub_;
   const v1::WorkerInfo self_;

@@ -38,6 +38,8 @@ class FakeRegistry final : public v1::WorkerRegistryService::Service {
                          v1::HeartbeatResponse* response) override {
     absl::MutexLock lock(&mu_);
     if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
+    response->mutable_clock()->set_clock("the coordinator's");
+    response->mutable_clock()->set_now_ns(42);
     ++beats_;
     last_beat_ = *request;
     response->set_stop_stage(stop_stage_);
@@ -94,6 +96,10 @@ class HeartbeaterTest : public ::testing::Test {
       request->set_job_id("j7");
       request->set_generation(3);
     };
+    callbacks.clock = [this](const v1::ClockReading& reading, int64_t asked_ns, int64_t heard_ns) {
+      absl::MutexLock lock(&mu_);
+      if (reading.now_ns() == 42 && asked_ns <= heard_ns) ++clock_readings_;
+    };
     callbacks.stop_stage = [this](const std::string& job_id, int64_t generation) {
       absl::MutexLock lock(&mu_);
       stopped_ = absl::StrCat(job_id, " ", generation);
@@ -123,6 +129,7 @@ class HeartbeaterTest : public ::testing::Test {
   std::unique_ptr<v1::WorkerRegistryService::Stub> stub_;
 
   absl::Mutex mu_;
+  int clock_readings_ ABSL_GUARDED_BY(mu_) = 0;
   std::string stopped_ ABSL_GUARDED_BY(mu_);
   int losses_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration silence_ ABSL_GUARDED_BY(mu_);
@@ -139,6 +146,26 @@ TEST_F(HeartbeaterTest, RegistersThenBeatsWithTheJobItServes) {
   EXPECT_EQ(registry_.last_beat_.instance(), "i0");
   EXPECT_EQ(registry_.last_beat_.job_id(), "j7");
   EXPECT_EQ(registry_.last_beat_.generation(), 3);
+}
+
+TEST_F(HeartbeaterTest, TellsWhatEachAnswerSaysOfTheCoordinatorsClock) {
+  const auto heartbeater = Begin();
+  const auto told = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return clock_readings_ >= 2; };
+  EXPECT_TRUE(Await(&mu_, told));
+}
+
+TEST_F(HeartbeaterTest, SaysGoodbye) {
+  auto heartbeater = Begin();
+  const auto beaten = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return registry_.beats_ >= 1; };
+  ASSERT_TRUE(Await(&registry_.mu_, beaten));
+  heartbeater.reset();
+  v1::WorkerInfo self;
+  self.set_name("w0");
+  self.set_instance("i0");
+  EXPECT_EQ(SayGoodbye(stub_.get(), self, absl::Now() + kPatience), absl::OkStatus());
+  absl::MutexLock lock(&registry_.mu_);
+  EXPECT_TRUE(registry_.last_beat_.leaving());
+  EXPECT_EQ(registry_.last_beat_.instance(), "i0");
 }
 
 TEST_F(HeartbeaterTest, RegistersAgainWhenForgotten) {

@@ -23,10 +23,12 @@
 #include "common/log.h"
 #include "common/process.h"
 #include "common/status.h"
+#include "common/steady_clock.h"
 #include "plan/sim_device.h"
 #include "worker/advertise.h"
 #include "worker/backend/cpu/measure.h"
 #include "worker/backend/device.h"
+#include "worker/clock_alignment.h"
 #include "worker/heartbeater.h"
 #include "worker/layer_profiler.h"
 #include "worker/service.h"
@@ -44,9 +46,9 @@ constexpr char kDeviceHelp[] =
 constexpr double kDefaultMemoryShare = 0.8;
 constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
+constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
 
 struct Flags {
-constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
   std::string coordinator, name, listen = "0.0.0.0:0", advertise, device = "auto", memory_limit,
                                  data_dir, metrics;
   int threads = 1;
@@ -140,12 +142,12 @@ absl::Status CheckFlags(Flags* flags) {
   if (!flags->advertise.empty()) {
     HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->advertise), "--advertise"));
   }
-  if (flags->name.empty()) flags->name = DefaultName();
-  if (flags->name.size() > 128 || flags->name.find_first_of("/ \t\n") != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
   if (!flags->metrics.empty()) {
     HEADRACE_RETURN_IF_ERROR(Annotate(CheckTcpAddress(flags->metrics), "--metrics"));
   }
+  if (flags->name.empty()) flags->name = DefaultName();
+  if (flags->name.size() > 128 || flags->name.find_first_of("/ \t\n") != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
         "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
   }
   if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
@@ -190,8 +192,12 @@ struct Refusal {
   absl::Status why ABSL_GUARDED_BY(mu);
 };
 
-HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service, Refusal* refusal) {
+HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service,
+                                   ClockAlignment* clock, Refusal* refusal) {
   HeartbeaterCallbacks callbacks;
+  callbacks.clock = [clock](const v1::ClockReading& reading, int64_t asked_ns, int64_t heard_ns) {
+    clock->Add(reading, asked_ns, heard_ns);
+  };
   callbacks.current = [service](v1::HeartbeatRequest* request) { service->Describe(request); };
   callbacks.stop_stage = [service](const std::string& job_id, int64_t generation) {
     service->EndStage(job_id, generation);
@@ -237,6 +243,8 @@ absl::Status Serve(const Flags& flags) {
     context.profiler = &profiler;
     self.set_profiles_layers(true);
   }
+  ClockAlignment clock(SteadyClockName());
+  context.clock = &clock;
   WorkerService service(flags.name, context);
 
   grpc::EnableDefaultHealthCheckService(true);
@@ -258,7 +266,8 @@ absl::Status Serve(const Flags& flags) {
                 : absl::StrCat(static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s")));
   Refusal refusal;
   {
-    const Heartbeater heartbeater(registry.get(), self, MakeCallbacks(flags, &service, &refusal));
+    const Heartbeater heartbeater(registry.get(), self,
+                                  MakeCallbacks(flags, &service, &clock, &refusal));
     WaitForSignal();
   }
   const absl::Time deadline = absl::Now() + kShutdownTime;

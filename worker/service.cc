@@ -96,6 +96,7 @@ grpc::Status WorkerService::StopStage(grpc::ServerContext*, const v1::StopStageR
       LogInfo(absl::StrCat("job ", request->job_id(), ": told to stop: ", request->reason()));
     }
     *response->mutable_flight_record() = runner->flight_record();
+    *response->mutable_trace() = runner->DrainTrace();
     runner->Stop("");
     if (!runner->AwaitDone(absl::Now() + kStopTime)) {
       LogWarning(absl::StrCat("job ", request->job_id(), ": still ending after ",

@@ -14,6 +14,7 @@
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/status.h"
+#include "common/steady_clock.h"
 #include "plan/sim_device.h"
 #include "worker/checkpoint/weights_slice.h"
 #include "worker/pipeline/generate.h"
@@ -63,7 +64,7 @@ v1::LinkInfo DescribeLink(const StageJob& job, const v1::Peer& to) {
 }  // namespace
 
 StageRunner::StageRunner(StageJob job, const WorkerContext& context)
-    : job_(std::move(job)), context_(context) {
+    : job_(std::move(job)), context_(context), spans_(job_) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -111,6 +112,16 @@ v1::FlightRecord StageRunner::flight_record() const {
   record.set_stage(job_.stage());
   for (std::string& entry : recorder_.Entries()) record.add_entries(std::move(entry));
   return record;
+}
+
+v1::StageTrace StageRunner::DrainTrace() {
+  v1::StageTrace trace = spans_.Drain();
+  if (context_.clock == nullptr) return trace;
+  if (const auto estimate = context_.clock->At(SteadyNanos())) {
+    trace.set_clock_offset_ns(estimate->offset_ns);
+    trace.set_clock_error_ns(estimate->error_ns);
+  }
+  return trace;
 }
 
 void StageRunner::Run() {
@@ -273,8 +284,8 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
     absl::MutexLock lock(&mu_);
     outbox_ = outbox;
   }
-  exchange_ =
-      std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_);
+  exchange_ = std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_,
+                                         &spans_);
   recorder_.Record("connected");
   return CheckNotStopped();
 }
@@ -321,6 +332,7 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
   *finished.mutable_peak_memory() = equipment->PeakMemory();
   recorder_.Record("finished");
   *end_.mutable_finished() = std::move(finished);
+  *end_.mutable_trace() = DrainTrace();
   return absl::OkStatus();
 }
 
@@ -341,6 +353,7 @@ absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
     finished->set_weights_step(step);
     v1::StageEvent event;
     *event.mutable_step() = std::move(outcome.report);
+    *event.mutable_trace() = DrainTrace();
     HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
     if (step == 2) ReportLog(MemoryLine(job_, equipment->PeakMemory()));
   }
@@ -424,6 +437,7 @@ void StageRunner::SendFault(const std::string& what, v1::StageFailed failed) {
   *failed.mutable_flight_record() = flight_record();
   v1::StageEvent event;
   *event.mutable_failed() = std::move(failed);
+  *event.mutable_trace() = DrainTrace();
   if (const absl::Status told = Report(std::move(event)); !told.ok()) {
     LogError(absl::StrCat("cannot report the fault: ", told.message()));
   }

@@ -23,11 +23,13 @@
 #include "common/cancellation.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 #include "worker/assignment.h"
+#include "worker/clock_alignment.h"
 #include "worker/layer_profiler.h"
 #include "worker/metrics.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/executor.h"
 #include "worker/pipeline/flight_recorder.h"
+#include "worker/pipeline/span_recorder.h"
 #include "worker/pipeline/stage_equipment.h"
 #include "worker/pipeline/stage_job.h"
 #include "worker/reporter.h"
@@ -44,6 +46,7 @@ struct WorkerContext {
   StageDirectory* directory = nullptr;
   WorkerMetrics* metrics = nullptr;
   LayerProfiler* profiler = nullptr;  // null: this worker does not measure layers
+  const ClockAlignment* clock = nullptr;  // null: spans are told on this worker's clock
 };
 
 // Thread-safe.
@@ -75,6 +78,8 @@ class StageRunner {
   bool done() const { return AwaitDone(absl::InfinitePast()); }
 
   v1::FlightRecord flight_record() const;
+  // What the stage did that was not told yet, here or in an event; afterwards it is.
+  v1::StageTrace DrainTrace();
 
  private:
   void Run();
@@ -102,6 +107,7 @@ class StageRunner {
   const StageJob job_;
   const WorkerContext context_;
   FlightRecorder recorder_;
+  SpanRecorder spans_;
   Cancellation cancellation_;            // of transfers and of connecting
   std::atomic<bool> cancelled_ = false;  // of compute
 

@@ -48,6 +48,7 @@ void AddLogs(CLI::App* app, CommandLine* line);
 void AddCancel(CLI::App* app, CommandLine* line);
 void AddWorkers(CLI::App* app, CommandLine* line);
 void AddPlan(CLI::App* app, CommandLine* line);
+void AddTrace(CLI::App* app, CommandLine* line);
 void AddVerify(CLI::App* app, CommandLine* line);
 void AddGenerate(CLI::App* app, CommandLine* line);
 void AddCompletion(CLI::App* app, CommandLine* line);

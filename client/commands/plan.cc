@@ -4,6 +4,9 @@
 #include "client/commands/command.h"
 #include "client/commands/worker_list.h"
 #include "client/job_file.h"
+#include "client/output_file.h"
+#include "client/picture/gantt.h"
+#include "client/picture/plan_gantt.h"
 #include "client/render/json.h"
 #include "common/status.h"
 #include "plan/planner/planner.h"
@@ -15,6 +18,7 @@ namespace {
 struct PlanOptions {
   std::string file;
   std::string workers;
+  std::string svg;
   int threads = 1;
   std::string device;
   bool simulate = false;
@@ -83,6 +87,13 @@ absl::Status ShowPlan(const CommandLine& line, const PlanOptions& options,
                                                      ? PlanOnCluster(file, options.simulate, line)
                                                      : PlanOffline(file, options));
   const Console& console = environment.console;
+  if (!options.svg.empty()) {
+    HEADRACE_ASSIGN_OR_RETURN(const Gantt gantt,
+                              PlanGantt(plan, file.spec.pipeline(), file.spec.name()));
+    HEADRACE_ASSIGN_OR_RETURN(const std::string svg, DrawGantt(gantt));
+    HEADRACE_RETURN_IF_ERROR(WriteOutput("--svg", options.svg, svg, console));
+    if (options.svg == "-") return absl::OkStatus();
+  }
   *console.out << (line.format() == Format::kText ? RenderPlan(plan, {}, console.TableWidth())
                                                   : Print(ToJson(plan), line.format()));
   return absl::OkStatus();
@@ -112,6 +123,11 @@ void AddPlan(CLI::App* app, CommandLine* line) {
                    "(`headrace-worker --help`)")
       ->type_name("DEVICE");
   command->add_flag("--simulate", options->simulate, "For the cluster's simulated workers");
+  command
+      ->add_option("--svg", options->svg,
+                   "Draw the schedule with its predicted times here, too; - is stdout, and then "
+                   "nothing else goes there")
+      ->type_name("FILE");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   command->callback([line, options] {

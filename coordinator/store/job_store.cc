@@ -34,6 +34,8 @@ constexpr char kLaterTables[] = R"sql(
 CREATE TABLE IF NOT EXISTS layer_costs (id INTEGER PRIMARY KEY, device BLOB NOT NULL,
                                         layer BLOB NOT NULL, seconds BLOB NOT NULL,
                                         UNIQUE (device, layer));
+CREATE TABLE IF NOT EXISTS traces (id INTEGER PRIMARY KEY, job INTEGER NOT NULL UNIQUE,
+                                   trace BLOB NOT NULL);
 )sql";
 
 template <typename Message>
@@ -203,6 +205,30 @@ absl::StatusOr<std::vector<StoredLayerCost>> JobStore::LoadLayerCosts() {
     cost.layer = row.Blob(1);
     HEADRACE_RETURN_IF_ERROR(Parse(row, 2, "layer cost", &cost.seconds));
   }
+}
+
+absl::Status JobStore::SaveTrace(const std::string& job_id, const v1::JobTrace& trace) {
+  HEADRACE_ASSIGN_OR_RETURN(const int64_t number, JobNumber(job_id));
+  absl::MutexLock lock(&write_mu_);
+  HEADRACE_ASSIGN_OR_RETURN(
+      Statement insert,
+      writer_->Prepare("INSERT OR REPLACE INTO traces (job, trace) VALUES (?, ?)"));
+  HEADRACE_RETURN_IF_ERROR(insert.Bind(1, number).Bind(2, trace.SerializeAsString()).Run());
+  HEADRACE_ASSIGN_OR_RETURN(Statement drop,
+                            writer_->Prepare("DELETE FROM traces WHERE id NOT IN "
+                                             "(SELECT id FROM traces ORDER BY id DESC LIMIT ?)"));
+  return drop.Bind(1, int64_t{kKeptTraces}).Run();
+}
+
+absl::StatusOr<v1::JobTrace> JobStore::LoadTrace(const std::string& job_id) {
+  HEADRACE_ASSIGN_OR_RETURN(const int64_t number, JobNumber(job_id));
+  v1::JobTrace trace;
+  absl::MutexLock lock(&read_mu_);
+  HEADRACE_ASSIGN_OR_RETURN(Statement row,
+                            reader_->Prepare("SELECT trace FROM traces WHERE job=?"));
+  HEADRACE_ASSIGN_OR_RETURN(const bool found, row.Bind(1, number).Step());
+  if (found) HEADRACE_RETURN_IF_ERROR(Parse(row, 0, "trace", &trace));
+  return trace;
 }
 
 absl::StatusOr<std::string> JobStore::FindJob(const std::string& id_or_name) {

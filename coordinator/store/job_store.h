@@ -8,6 +8,7 @@
 //   tensor_hashes   one TensorHashes a row, numbered from 1 within the job
 //   flight_records  what each stage last did, kept when a job fails
 //   layer_costs     what layers took on devices, the last ones measured
+//   traces          what the stages did in a job's last steps, of the last jobs that ended
 //
 // PRAGMA user_version is the schema's version.
 #pragma once
@@ -51,6 +52,7 @@ struct StoredHashes {
 class JobStore {
  public:
   static constexpr int kKeptLayerCosts = 10000;
+  static constexpr int kKeptTraces = 32;
 
   // Errors as Database::Open, and FAILED_PRECONDITION for a file of a newer version.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
@@ -68,6 +70,8 @@ class JobStore {
   absl::StatusOr<int64_t> SaveHashes(const std::string& job_id, const v1::TensorHashes& hashes);
   // Replaces what was measured before; drops the oldest beyond kKeptLayerCosts.
   absl::Status SaveLayerCost(const StoredLayerCost& cost);
+  // Drops the oldest one beyond kKeptTraces.
+  absl::Status SaveTrace(const std::string& job_id, const v1::JobTrace& trace);
 
   // Reading.
   //   NOT_FOUND  no job has this id or name; a name means its latest job
@@ -89,6 +93,8 @@ class JobStore {
                                                        int64_t limit);
   // In the order they were measured.
   absl::StatusOr<std::vector<StoredLayerCost>> LoadLayerCosts();
+  // Empty: none is kept.
+  absl::StatusOr<v1::JobTrace> LoadTrace(const std::string& job_id);
 
  private:
   JobStore() = default;

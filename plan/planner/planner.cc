@@ -94,6 +94,9 @@ void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   out->set_forward_s(trial.costs[stage].forward_s);
   out->set_backward_s(trial.costs[stage].backward_s);
   out->set_cost_source(SourceOf(job, cell, worker));
+  out->set_recompute_s(trial.costs[stage].recompute_s);
+  out->set_activation_s(trial.costs[stage].activation_s);
+  out->set_gradient_s(trial.costs[stage].gradient_s);
   int64_t parameters = 0;
   for (int i = cell.first; i < cell.end; ++i) parameters += job.layers[i].parameter_elements();
   out->set_parameters(parameters);

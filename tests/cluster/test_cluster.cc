@@ -114,6 +114,7 @@ absl::Status TestCluster::AddWorker(const WorkerOptions& options) {
     arguments.insert(arguments.end(), {"--listen", "127.0.0.1:0"});
   }
   arguments.insert(arguments.end(), options.more_flags.begin(), options.more_flags.end());
+  arguments.insert(arguments.begin(), options.prefix.begin(), options.prefix.end());
   HEADRACE_ASSIGN_OR_RETURN(processes_[options.name], StartProcess(options.name, arguments));
   return absl::OkStatus();
 }

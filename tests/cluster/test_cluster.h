@@ -36,6 +36,7 @@ struct WorkerOptions {
   std::string memory_limit = "1GiB";
   bool cuttable = false;  // behind a proxy: Link(name)
   std::vector<std::string> more_flags;
+  std::vector<std::string> prefix;  // a program that starts the worker, such as /usr/bin/unshare
 };
 
 class TestCluster {

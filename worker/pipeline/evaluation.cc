@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/status.h"
+#include "worker/pipeline/timed_span.h"
 
 namespace headrace {
 
@@ -52,10 +53,14 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
   if (!job_.shape.recomputes) {
     HEADRACE_ASSIGN_OR_RETURN(kept, parts_.stash->OpenWorkingSet(m));
   }
-  float* const y = parts_.codec->Output(output.tensor);
-  const double loss = parts_.model->Forward(
-      mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, kept);
-  parts_.codec->Close(y, output.tensor);
+  double loss = 0;
+  {
+    TimedSpan evaluate(parts_.exchange, v1::SPAN_KIND_EVALUATE);
+    float* const y = parts_.codec->Output(output.tensor);
+    loss = parts_.model->Forward(
+        mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, kept);
+    parts_.codec->Close(y, output.tensor);
+  }
   parts_.stash->Release(m);
   if (!job_.last()) {
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));

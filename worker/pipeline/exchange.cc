@@ -7,9 +7,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
+#include "common/steady_clock.h"
 
 namespace headrace {
 namespace {
+
+// A send that did not wait for a credit takes less than this.
+constexpr int64_t kNoWaitNs = 10'000;
 
 std::string At(const Position& position) {
   if (position.micro_batch < 0) return absl::StrCat("step ", position.step);
@@ -60,8 +64,13 @@ const char* NounOf(v1::MessageKind kind) {
 }
 
 Exchange::Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
-                   FlightRecorder* recorder)
-    : job_(*job), pools_(pools), inbox_(inbox), outbox_(outbox), recorder_(recorder) {}
+                   FlightRecorder* recorder, SpanRecorder* spans)
+    : job_(*job),
+      pools_(pools),
+      inbox_(inbox),
+      outbox_(outbox),
+      recorder_(recorder),
+      spans_(spans) {}
 
 Tag Exchange::MakeTag(v1::MessageKind kind, int from_stage, int chunk) const {
   Tag tag;
@@ -79,6 +88,41 @@ std::string Exchange::PeerName(int stage) const {
 
 void Exchange::Record(const std::string& what) {
   recorder_->Record(absl::StrCat(At(position_), ": ", what));
+}
+
+void Exchange::AddSpan(v1::SpanKind kind, int64_t begin_ns, int64_t end_ns) {
+  Span span;
+  span.kind = kind;
+  span.step = position_.step;
+  span.micro_batch = position_.micro_batch;
+  span.begin_ns = begin_ns;
+  span.end_ns = end_ns;
+  spans_->Add(span);
+}
+
+Span Exchange::TensorSpan(v1::SpanKind span, v1::MessageKind kind, int peer,
+                          int64_t begin_ns) const {
+  Span of;
+  of.kind = span;
+  of.step = position_.step;
+  of.micro_batch = position_.micro_batch;
+  of.message = kind;
+  of.peer = peer;
+  of.begin_ns = begin_ns;
+  return of;
+}
+
+void Exchange::AddWait(v1::SpanKind kind, v1::MessageKind message, int peer, int64_t begin_ns) {
+  Span span = TensorSpan(kind, message, peer, begin_ns);
+  span.end_ns = SteadyNanos();
+  spans_->Add(span);
+}
+
+void Exchange::AddReceive(const Received& received, int from_stage) {
+  Span span = TensorSpan(v1::SPAN_KIND_RECEIVE, received.tag.kind, from_stage, received.began_ns);
+  span.bytes = received.tensor.bytes();
+  span.end_ns = received.arrived_ns;
+  spans_->Add(span);
 }
 
 absl::Status Exchange::Failure(absl::StatusCode code, const std::string& what) const {
@@ -102,10 +146,12 @@ absl::StatusOr<Received> Exchange::Take(v1::MessageKind kind, int from_stage) {
   const std::string what = absl::StrCat("the ", NounOf(kind), " from ", PeerName(from_stage));
   Record(absl::StrCat("waiting for ", what));
   const absl::Time start = absl::Now();
+  const int64_t start_ns = SteadyNanos();
   absl::StatusOr<Received> received =
       inbox_->Take(MakeTag(kind, from_stage, job_.stage()), start + job_.wait_timeout);
   const absl::Duration waited = absl::Now() - start;
   waited_to_receive_ += waited;
+  AddWait(v1::SPAN_KIND_WAIT_RECEIVE, kind, from_stage, start_ns);
   if (!received.ok()) {
     return Blame(from_stage, received.status(), absl::StrCat("waiting for its ", NounOf(kind)),
                  what, waited);
@@ -113,6 +159,7 @@ absl::StatusOr<Received> Exchange::Take(v1::MessageKind kind, int from_stage) {
   if (received->slot.valid() && job_.hollow_from(from_stage)) {
     received->tensor.shape = ShapeOf(job_, received->tag);
   }
+  AddReceive(*received, from_stage);
   received_bytes_ += received->tensor.bytes();
   Record(absl::StrCat("took ", what));
   return received;
@@ -137,12 +184,16 @@ absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int
   // receiver's credit came back.
   constexpr absl::Duration kRetryEvery = absl::Microseconds(50);
   const absl::Time start = absl::Now();
+  const int64_t start_ns = SteadyNanos();
+  bool waited = false;
   absl::StatusOr<Slot> slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
   while (absl::IsResourceExhausted(slot.status()) && absl::Now() - start < job_.wait_timeout) {
+    waited = true;
     absl::SleepFor(kRetryEvery);
     slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
   }
   waited_to_send_ += absl::Now() - start;
+  if (waited) AddWait(v1::SPAN_KIND_WAIT_SEND, kind, /*peer=*/-1, start_ns);
   if (!slot.ok()) {
     return Failure(slot.status().code(), absl::StrCat("no memory to send the ", NounOf(kind), ": ",
                                                       slot.status().message()));
@@ -165,9 +216,16 @@ absl::Status Exchange::Send(int to_stage, Outgoing outgoing) {
   const std::string what = absl::StrCat("the ", NounOf(kind), " to ", PeerName(to_stage));
   Record(absl::StrCat("sending ", what));
   const absl::Time start = absl::Now();
+  const int64_t start_ns = SteadyNanos();
+  Span departs = TensorSpan(v1::SPAN_KIND_SEND, kind, to_stage, start_ns);
+  departs.bytes = bytes;
+  outgoing.departure = Departure(spans_, departs);
   const absl::Status sent = outbox_->Send(to_stage, std::move(outgoing), start + job_.wait_timeout);
   const absl::Duration waited = absl::Now() - start;
   waited_to_send_ += waited;
+  if (SteadyNanos() - start_ns > kNoWaitNs) {
+    AddWait(v1::SPAN_KIND_WAIT_SEND, kind, to_stage, start_ns);
+  }
   if (!sent.ok()) {
     return Blame(to_stage, sent, absl::StrCat("sending it the ", NounOf(kind)),
                  absl::StrCat("a credit to send ", what), waited);

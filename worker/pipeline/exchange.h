@@ -1,6 +1,6 @@
 // Takes tensors from other stages and sends them, for the code that computes: fills in tags, waits
-// with a deadline, measures the wait, keeps the flight record, and says in one sentence who was
-// waited for when it goes wrong:
+// with a deadline, measures the wait, keeps the flight record and the trace, and says in one
+// sentence who was waited for when it goes wrong:
 //
 //   worker w1, stage 1, step 12, micro-batch 3: waited 60.0 s for the activation from stage 0
 //   (worker w0)
@@ -19,6 +19,7 @@
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/link_pools.h"
 #include "worker/pipeline/outbox.h"
+#include "worker/pipeline/span_recorder.h"
 #include "worker/pipeline/stage_job.h"
 
 namespace headrace {
@@ -33,7 +34,7 @@ class Exchange {
  public:
   // All must outlive the exchange.
   Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
-           FlightRecorder* recorder);
+           FlightRecorder* recorder, SpanRecorder* spans);
 
   void MoveTo(Position position) { position_ = position; }
   const Position& position() const { return position_; }
@@ -57,6 +58,8 @@ class Exchange {
   // "worker w1, stage 1, step 12, micro-batch 3: "
   absl::Status Failure(absl::StatusCode code, const std::string& what) const;
   void Record(const std::string& what);
+  // For the trace: what was done at this position.
+  void AddSpan(v1::SpanKind kind, int64_t begin_ns, int64_t end_ns);
 
   // The stage that made the last Take or Send fail; −1: none.
   int blamed_stage() const { return blamed_stage_; }
@@ -72,12 +75,18 @@ class Exchange {
   std::string PeerName(int stage) const;  // "stage 0 (worker w0)"
   absl::Status Blame(int stage, const absl::Status& cause, const std::string& doing,
                      const std::string& waited_for, absl::Duration waited);
+  // A span at this position of a tensor to or from `peer`, complete but for its end.
+  Span TensorSpan(v1::SpanKind span, v1::MessageKind kind, int peer, int64_t begin_ns) const;
+  // From `begin_ns` until now.
+  void AddWait(v1::SpanKind span, v1::MessageKind kind, int peer, int64_t begin_ns);
+  void AddReceive(const Received& received, int from_stage);
 
   const StageJob& job_;
   const LinkPools pools_;
   Inbox* const inbox_;
   Outbox* const outbox_;
   FlightRecorder* const recorder_;
+  SpanRecorder* const spans_;
 
   Position position_;
   int blamed_stage_ = -1;

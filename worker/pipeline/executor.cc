@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
+#include "worker/pipeline/timed_span.h"
 
 namespace headrace {
 namespace {
@@ -66,11 +67,12 @@ absl::StatusOr<StepOutcome> Executor::RunStep(int64_t step) {
 }
 
 absl::Status Executor::RunActions() {
+  exchange_.MoveTo({step_, -1});
   if (job_.hash_tensors) {
     model_.Observe([this](std::string_view name, const Tensor& t) { hasher_.Add(name, t); });
   }
   {
-    Stopwatch compute(&times_.compute);
+    TimedSpan zero(&exchange_, v1::SPAN_KIND_ZERO_GRADIENTS, &times_.compute);
     model_.ZeroGradients();
   }
   for (const Action& action : job_.actions) {
@@ -107,7 +109,7 @@ absl::Status Executor::Forward(int m) {
   }
   exchange_.Record("forward");
   {
-    Stopwatch compute(&times_.compute);
+    TimedSpan forward(&exchange_, v1::SPAN_KIND_FORWARD, &times_.compute);
     float* const y = codec_.Output(output.tensor);
     model_.Forward(Describe(m), Widened(m, input), y, kept);
     codec_.Close(y, output.tensor);
@@ -119,7 +121,7 @@ absl::Status Executor::Forward(int m) {
 absl::Status Executor::Recompute(int m) {
   HEADRACE_ASSIGN_OR_RETURN(void* kept, stash_.OpenWorkingSet(m));
   exchange_.Record("recompute");
-  Stopwatch recompute(&times_.recompute);
+  TimedSpan recompute(&exchange_, v1::SPAN_KIND_RECOMPUTE, &times_.recompute);
   model_.Recompute(Describe(m), Widened(m, stash_.boundary(m)), kept);
   return absl::OkStatus();
 }
@@ -137,7 +139,7 @@ absl::Status Executor::Backward(int m) {
   }
   exchange_.Record("backward");
   {
-    Stopwatch compute(&times_.compute);
+    TimedSpan backward(&exchange_, v1::SPAN_KIND_BACKWARD, &times_.compute);
     float* const dx = codec_.InputGradient(input_gradient.tensor);
     losses_[m] =
         model_.Backward(Describe(m), Widened(m, stash_.boundary(m)), stash_.working_set(m),

@@ -136,7 +136,8 @@ class ExecutorTest : public ::testing::Test {
     codec_ = *BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get());
     pools_ = *LinkPools::Create(job_, stash_->boundary_pool(), arena_.get());
     inbox_ = std::make_unique<Inbox>([this](const Tag& tag) { return Expect(job_, pools_, tag); });
-    exchange_ = std::make_unique<Exchange>(&job_, pools_, inbox_.get(), &outbox_, &recorder_);
+    exchange_ =
+        std::make_unique<Exchange>(&job_, pools_, inbox_.get(), &outbox_, &recorder_, &spans_);
     StageParts parts;
     parts.model = &model_;
     parts.optimizer = &optimizer_;
@@ -187,6 +188,7 @@ class ExecutorTest : public ::testing::Test {
   FakeOptimizer optimizer_{&log_};
   FakeOutbox outbox_{&log_};
   FlightRecorder recorder_;
+  SpanRecorder spans_{256};
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Ops> ops_;

@@ -188,6 +188,7 @@ class InMemoryPipeline {
     std::unique_ptr<StageEquipment> equipment;
     std::unique_ptr<InMemoryOutbox> outbox;
     FlightRecorder recorder;
+    SpanRecorder spans{SpanRecorder::kMaxCapacity};
     std::atomic<bool> cancelled = false;
     StageResult result;
   };
@@ -247,7 +248,8 @@ class InMemoryPipeline {
 
   absl::Status Compute(Stage* stage) {
     StageEquipment& e = *stage->equipment;
-    Exchange exchange(&stage->job, e.pools(), e.inbox(), stage->outbox.get(), &stage->recorder);
+    Exchange exchange(&stage->job, e.pools(), e.inbox(), stage->outbox.get(), &stage->recorder,
+                      &stage->spans);
     StageParts parts;
     parts.model = e.model();
     parts.optimizer = e.optimizer();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
+#include "common/steady_clock.h"
 
 namespace headrace {
 namespace {
@@ -50,6 +51,7 @@ absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
     }
   }
   Received received;
+  received.began_ns = SteadyNanos();
   received.tag = tag;
   received.tensor.type = type;
   received.tensor.shape = shape;
@@ -94,7 +96,12 @@ absl::Status Inbox::CheckWanted(const Tag& tag) const {
 }
 
 absl::Status Inbox::Put(Received received) {
-  if (pace_) received.available_at = pace_(received.tag);
+  received.arrived_ns = SteadyNanos();
+  if (pace_) {
+    received.available_at = pace_(received.tag);
+    const absl::Duration still = received.available_at - absl::Now();
+    received.arrived_ns += std::max<int64_t>(0, absl::ToInt64Nanoseconds(still));
+  }
   absl::MutexLock lock(&mu_);
   HEADRACE_RETURN_IF_ERROR(CheckWanted(received.tag));
   if (!received.slot.valid()) ++inline_waiting_;

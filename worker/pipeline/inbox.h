@@ -28,6 +28,8 @@ struct Received {
   Slot slot;
   std::vector<char> inline_bytes;
   absl::Time available_at = absl::InfinitePast();  // later only on a simulated wire
+  int64_t began_ns = 0;    // on the steady clock: its first bytes were here
+  int64_t arrived_ns = 0;  // … and all of them
 };
 
 // What the plan says may arrive: a frame is checked against this before a byte is copied.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "worker/backend/arena.h"
+#include "worker/pipeline/span_recorder.h"
 #include "worker/pipeline/tag.h"
 
 namespace headrace {
@@ -19,6 +20,7 @@ struct Outgoing {
   Slot slot;                       // pipelined kinds
   std::vector<char> inline_bytes;  // small kinds; tensor.data points here
   // Neither: ties, which leave from where they lie; the arena keeps it.
+  Departure departure;
 };
 
 class Outbox {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/pipeline/timed_span.h"
 
 namespace headrace {
 namespace {
@@ -40,6 +41,7 @@ Update::Update(const StageJob* job, const StageParts& parts)
 
 absl::Status Update::JoinTie() {
   if (borrowed_ != nullptr && tied_ != nullptr) {  // K = 1: the same sum, in the same order
+    TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
     float* g = tied_->gradient.f32();
     ops_->Add(g, borrowed_->gradient.f32(), g, tied_->gradient.elements());
     return absl::OkStatus();
@@ -51,6 +53,7 @@ absl::Status Update::JoinTie() {
   if (tied_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(const Received share, exchange_->Take(v1::MESSAGE_KIND_TIED_GRADIENT,
                                                                     job_.num_stages() - 1));
+    TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
     float* g = tied_->gradient.f32();
     ops_->Add(g, share.tensor.f32(), g, tied_->gradient.elements());
   }
@@ -65,6 +68,7 @@ absl::Status Update::SendInPlace(v1::MessageKind kind, int to_stage, const Tenso
 }
 
 double Update::AddSquaredNorms(double sum) {
+  TimedSpan norm(exchange_, v1::SPAN_KIND_NORM);
   bad_parameter_.clear();
   const std::vector<Parameter>& parameters = model_->parameters();
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
@@ -121,9 +125,13 @@ std::string Update::StopReason(int64_t step, double loss, double norm) const {
 }
 
 absl::Status Update::Apply(int64_t step, const Decision& decision) {
-  optimizer_->Step(step, ClipScale(job_.training.clip_norm(), decision.gradient_norm));
+  {
+    TimedSpan optimizer(exchange_, v1::SPAN_KIND_OPTIMIZER);
+    optimizer_->Step(step, ClipScale(job_.training.clip_norm(), decision.gradient_norm));
+  }
   if (borrowed_ != nullptr && tied_ != nullptr) {
     if (borrowed_->weight.data != tied_->weight.data) {
+      TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
       ops_->Copy(tied_->weight.f32(), borrowed_->weight.f32(), tied_->weight.elements());
     }
     return absl::OkStatus();
@@ -135,6 +143,7 @@ absl::Status Update::Apply(int64_t step, const Decision& decision) {
   if (borrowed_ != nullptr) {
     HEADRACE_ASSIGN_OR_RETURN(const Received weight,
                               exchange_->Take(v1::MESSAGE_KIND_TIED_WEIGHTS, 0));
+    TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
     ops_->Copy(weight.tensor.f32(), borrowed_->weight.f32(), borrowed_->weight.elements());
   }
   return absl::OkStatus();

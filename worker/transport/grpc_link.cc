@@ -113,6 +113,7 @@ absl::Status GrpcLink::Send(Outgoing outgoing, absl::Time deadline) {
         absl::StrCat(name_, ": ", ToText(outgoing.tag), ": sent after Finish"));
   }
   if (paced) --credits;
+  outgoing.departure.Start();
   queue_.push_back(std::move(outgoing));
   return absl::OkStatus();
 }
