@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "worker/backend/device.h"
 
 namespace headrace {
 namespace {
@@ -21,9 +22,19 @@ constexpr size_t kNonceBytes = 16;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int64_t kTooMany = std::numeric_limits<int64_t>::max() / 2;
 
-absl::Status NoMemory(int64_t bytes, int error) {
+absl::Status NoMemory(int64_t bytes, const std::string& why) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("cannot take ", bytes, " bytes of shared memory: ", std::strerror(error)));
+      absl::StrCat("cannot take ", bytes, " bytes of shared memory: ", why));
+}
+
+absl::Status NoMemory(int64_t bytes, int error) { return NoMemory(bytes, std::strerror(error)); }
+
+// The system would sooner kill processes than say that it has no more pages.
+absl::Status CheckAvailable(int64_t bytes) {
+  const absl::StatusOr<DeviceInfo> device = ProbeDevice("cpu");
+  if (!device.ok()) return NoMemory(bytes, std::string(device.status().message()));
+  if (bytes <= device->available_bytes) return absl::OkStatus();
+  return NoMemory(bytes, absl::StrCat(device->available_bytes, " are available"));
 }
 
 absl::StatusOr<char*> Map(int fd, int64_t bytes) {
@@ -69,6 +80,7 @@ absl::Status CheckSealed(int fd, const std::string& path, int64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(int64_t bytes) {
   if (bytes < 0 || bytes >= kTooMany) return NoMemory(bytes, EFBIG);
+  if (absl::Status available = CheckAvailable(bytes); !available.ok()) return available;
   Name name;
   name.bytes = kPage + PieceBytes(bytes);
   name.process = getpid();

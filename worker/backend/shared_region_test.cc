@@ -68,9 +68,10 @@ TEST(SharedRegionTest, NothingOutsideThePiecesCanBeReached) {
   }
 }
 
-// A page that is promised but not there would kill whoever touches it.
+// A page that is promised but not there would kill whoever touches it, and to take pages until
+// there are none left kills others: a petabyte did.
 TEST(SharedRegionTest, MemoryThatIsNotThereIsRefusedAtOnce) {
-  for (const int64_t bytes : {int64_t{1} << 60, int64_t{-1}}) {
+  for (const int64_t bytes : {int64_t{1} << 60, int64_t{1} << 50, int64_t{-1}}) {
     const absl::Status refused = SharedRegion::Create(bytes).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(refused.message()),
