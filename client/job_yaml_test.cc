@@ -38,6 +38,7 @@ pipeline:
   stages: auto
   schedule: 1f1b
   recompute: except_last
+  transport: shm
 )";
 
 absl::Status Parse(const std::string& text, v1::JobSpec* spec,
@@ -67,6 +68,7 @@ TEST(JobYaml, ReadsEveryKindOfValueExactly) {
   EXPECT_EQ(spec.pipeline().stages(), 0);
   EXPECT_EQ(spec.pipeline().schedule(), v1::SCHEDULE_KIND_1F1B);
   EXPECT_EQ(spec.pipeline().recompute(), v1::RECOMPUTE_MODE_EXCEPT_LAST);
+  EXPECT_EQ(spec.pipeline().transport(), v1::TRANSPORT_SHM);
 }
 
 TEST(JobYaml, RemembersTheLineOfEveryKey) {

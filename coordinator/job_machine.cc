@@ -21,6 +21,7 @@ std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers
     each.threads = static_cast<int>(std::clamp<int64_t>(worker.threads(), 1, 1024));
     each.bf16 = worker.bf16() || worker.has_sim();
     if (worker.has_sim()) each.sim = worker.sim();
+    each.host = worker.host().id();
   }
   return planned;
 }

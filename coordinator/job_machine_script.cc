@@ -106,6 +106,7 @@ std::string StatusText(const absl::Status& status) {
 std::string JobText(const v1::Job& job) {
   std::string text = absl::StrCat("save ", job.id(), " ", ShortName(job.state()));
   if (job.step() > 0) absl::StrAppend(&text, ", step ", job.step());
+  if (!job.links().empty()) absl::StrAppend(&text, ", ", job.links_size(), " links");
   if (!job.weights().empty()) {
     absl::StrAppend(&text, ", ", job.weights_size(), " slices of step ", job.weights_step());
   }
@@ -276,6 +277,11 @@ Event MachineScript::ParseReport(const Words& words) {
   event.set_sequence(++sequence_);
   if (words[0] == "ready") {
     event.mutable_ready();
+  } else if (words[0] == "connected") {
+    v1::LinkInfo* link = event.mutable_connected()->add_links();
+    link->set_from_stage(assigned.stage);
+    link->set_to_stage(assigned.stage + 1);
+    link->set_transport("shm");
   } else if (words[0] == "step") {
     event.mutable_step()->set_step(std::atoll(words[3].c_str()));
     event.mutable_step()->mutable_seconds()->set_wall(2);

@@ -15,8 +15,9 @@
 //   > generate N                     N tokens from a trained job
 //   > abandon                        the caller of the last generate request has gone
 //   > cancel j1
-//   > ready w0 j1                    what a stage reports: ready, a step (the last stage: with its
-//   > step w0 j1 1 [traced]          loss), the end of training, a failure, a token, a line of log
+//   > ready w0 j1                    what a stage reports: ready,
+//   > connected w0 j1                links open (told as shm to the next stage), a step (the last
+//   > step w0 j1 1 [traced]          with its loss), the end of training, a failure, a token, a log
 //   > finished w0 j1 [stop REASON]
 //   > failed w0 j1 [blames w1] TEXT
 //   > token w0 generate-1 65

@@ -102,6 +102,7 @@ v1::StageAssignment JobRun::Assignment(int64_t stage,
     peer->set_stage(static_cast<int64_t>(k));
     peer->set_worker(workers[k].name());
     peer->set_address(workers[k].address());
+    *peer->mutable_host() = workers[k].host();
   }
   *assignment.mutable_options() = options_;
   assignment.set_wait_timeout_ms(absl::ToInt64Milliseconds(WaitTimeout()));

@@ -76,7 +76,8 @@ class JobRun {
     std::string worker;
     std::string instance;
     bool ready = false;
-    bool stopped = false;  // StopCall answered, or nobody there to answer
+    bool connected = false;  // its links are open
+    bool stopped = false;    // StopCall answered, or nobody there to answer
     std::optional<v1::StageFinished> finished;
     v1::FlightRecord flight_record;
   };
@@ -87,7 +88,8 @@ class JobRun {
   v1::StageAssignment Assignment(int64_t stage, const std::vector<v1::WorkerInfo>& workers) const;
   absl::Duration WaitTimeout() const;
 
-  void OnReady(Stage* stage, const v1::StageReady& ready, Turn turn);
+  void OnReady(Stage* stage, Turn turn);
+  void OnConnected(int64_t stage, const v1::StageConnected& connected, Turn turn);
   void OnStep(int64_t stage, const v1::StageStep& step, Turn turn);
   void OnFinished(int64_t stage, const v1::StageFinished& finished, Turn turn);
   void OnFailed(int64_t stage, const v1::StageFailed& failed, Turn turn);

@@ -12,6 +12,7 @@ namespace {
 constexpr int kWaitsPerSilence = 10;  // waits without a finished step
 constexpr size_t kMaxLineBytes = 4096;
 constexpr int kMaxRecordEntries = 4096;
+constexpr int kMaxLinksPerStage = 3;  // to both neighbours, and between both ends
 
 void Trim(v1::FlightRecord* record) {
   if (record->entries_size() <= kMaxRecordEntries) return;
@@ -35,7 +36,10 @@ void JobRun::OnReport(const std::string& worker, const v1::StageEvent& event, Tu
   if (!Active()) return;
   switch (event.event_case()) {
     case v1::StageEvent::kReady:
-      OnReady(&stages_[k], event.ready(), turn);
+      OnReady(&stages_[k], turn);
+      break;
+    case v1::StageEvent::kConnected:
+      OnConnected(k, event.connected(), turn);
       break;
     case v1::StageEvent::kStep:
       OnStep(k, event.step(), turn);
@@ -51,10 +55,9 @@ void JobRun::OnReport(const std::string& worker, const v1::StageEvent& event, Tu
   }
 }
 
-void JobRun::OnReady(Stage* stage, const v1::StageReady& ready, Turn turn) {
+void JobRun::OnReady(Stage* stage, Turn turn) {
   if (phase_ != Phase::kPreparing || stage->ready) return;
   stage->ready = true;
-  for (const v1::LinkInfo& link : ready.links()) *job_.add_links() = link;
   if (!std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.ready; })) return;
   phase_ = Phase::kRunning;
   deadline_ = turn.now + kWaitsPerSilence * WaitTimeout();
@@ -62,6 +65,17 @@ void JobRun::OnReady(Stage* stage, const v1::StageReady& ready, Turn turn) {
   Log("all stages are ready: running", turn);
   for (const Stage& each : stages_) {
     turn.out->push_back(StartCall{each.worker, each.instance, job_.id(), job_.generation()});
+  }
+}
+
+void JobRun::OnConnected(int64_t stage, const v1::StageConnected& connected, Turn turn) {
+  if (phase_ == Phase::kPreparing || stages_[stage].connected) return;
+  stages_[stage].connected = true;
+  for (int i = 0; i < std::min(connected.links_size(), kMaxLinksPerStage); ++i) {
+    *job_.add_links() = connected.links(i);
+  }
+  if (std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.connected; })) {
+    Save(turn);
   }
 }
 

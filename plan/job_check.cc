@@ -256,6 +256,9 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
     return Bad("pipeline.boundary_dtype", "bf16 beside pipeline.stages: 1",
                "it only with 2 or more stages, or auto: one stage sends nothing");
   }
+  HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.transport", pipeline.transport(),
+                                             v1::Transport_IsValid(pipeline.transport()),
+                                             "auto, grpc or shm"));
   HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.credits", pipeline.credits(), 0, kMaxCredits));
   HEADRACE_RETURN_IF_ERROR(
       CheckNumber("pipeline.wait_timeout_s", pipeline.wait_timeout_s(), Low::kZero));

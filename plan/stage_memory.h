@@ -21,7 +21,9 @@
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
 //               in; a taken one becomes stash) + (c+1)·b (gradients out), stage < K−1: (c+1)·o
 //               (activations out) + (c+1)·o (gradients in); tied head, K > 1: on the first and the
-//               last stage one tensor of the tie, which arrives; it leaves from where it lies. An
+//               last stage one tensor of the tie, which arrives; it leaves from where it lies.
+//               The same whatever the transport: in shared memory the receiver's slots are those
+//               that senders fill. An
 //               upper bound, reached or not as timing has it; every other kind is exact.
 //
 // Without training (generate) a stage has weights, one boundary input, a forward's workspace and

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/file.h"
 #include "common/status.h"
 
 namespace headrace {
@@ -78,6 +80,23 @@ absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise,
   if (absl::StartsWith(coordinator, "unix:")) return Join("127.0.0.1", port);
   HEADRACE_ASSIGN_OR_RETURN(const std::string local, LocalHostTowards(coordinator));
   return Join(local, port);
+}
+
+std::string HostId() {
+  absl::StatusOr<std::string> boot = ReadFile("/proc/sys/kernel/random/boot_id");
+  if (!boot.ok()) return "";
+  std::string id(absl::StripAsciiWhitespace(*boot));
+  for (const char* name : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    char target[64];
+    const ssize_t size = readlink(name, target, sizeof(target));
+    if (size <= 0) return "";
+    absl::StrAppend(&id, " ", std::string(target, static_cast<size_t>(size)));
+  }
+  return id;
+}
+
+std::string LocalAddress(const std::string& instance) {
+  return absl::StrCat("unix-abstract:headrace-worker-", instance);
 }
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// The address neighbours reach this worker at.
+// Where neighbours reach this worker, and which of them are on its host.
 #pragma once
 
 #include <string>
@@ -14,5 +14,14 @@ namespace headrace {
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise,
                                               const std::string& listen, int port,
                                               const std::string& coordinator);
+
+// HostInfo.id: boot, process namespace and network namespace of this process. Processes for which
+// it is equal can open each other's memory through /proc (as one user), and reach each other's
+// abstract sockets; containers and network namespaces are hosts of their own. Empty where /proc
+// does not say.
+std::string HostId();
+// An abstract Unix socket's address for a worker of this instance: no file, and gone with the
+// process.
+std::string LocalAddress(const std::string& instance);
 
 }  // namespace headrace

@@ -30,5 +30,12 @@ TEST(AdvertisedAddress, SaysWhatToDoWhenTheCoordinatorsHostIsUnknown) {
                              testing::HasSubstr("--advertise")));
 }
 
+TEST(HostId, IsOneForProcessesThatShareNamespaces) {
+  const std::string own = HostId();
+  ASSERT_THAT(own, testing::HasSubstr(" pid:["));
+  ASSERT_THAT(own, testing::HasSubstr(" net:["));
+  EXPECT_EQ(HostId(), own);
+}
+
 }  // namespace
 }  // namespace headrace

@@ -225,6 +225,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   const int64_t credits = assignment.spec().pipeline().credits();
   job.shape.credits = credits == 0 ? kDefaultCredits : credits;
   HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.credits", job.shape.credits, 1, kMaxCredits));
+  job.transport = assignment.spec().pipeline().transport();
   if (assignment.wait_timeout_ms() != 0) {
     HEADRACE_RETURN_IF_ERROR(
         CheckRange("wait_timeout_ms", assignment.wait_timeout_ms(), 1, kMaxWaitMs));

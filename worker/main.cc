@@ -13,6 +13,7 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -98,7 +99,7 @@ void DefineFlags(CLI::App* app, Flags* flags) {
   app->add_option(
          "--advertise", flags->advertise,
          "Address others reach this worker at; default: --listen, or the local address towards "
-         "the coordinator")
+         "the coordinator, and for workers of this host a Unix socket of its own")
       ->type_name("ADDRESS");
   app->add_option("--device", flags->device, kDeviceHelp)
       ->capture_default_str()
@@ -183,6 +184,7 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
   self.set_version(HEADRACE_VERSION);
   std::random_device random;
   self.set_instance(absl::StrFormat("%08x%08x", random(), random()));
+  self.mutable_host()->set_id(HostId());
   return self;
 }
 
@@ -251,6 +253,12 @@ absl::Status Serve(const Flags& flags) {
   grpc::ServerBuilder builder;
   int port = 0;
   HEADRACE_RETURN_IF_ERROR(AddListener(&builder, flags.listen, &port));
+  // An address to be reached at that was given is the one to be reached at.
+  if (flags.advertise.empty() && !absl::StartsWith(flags.listen, "unix:")) {
+    const std::string local = LocalAddress(self.instance());
+    builder.AddListeningPort(local, grpc::InsecureServerCredentials());
+    self.mutable_host()->set_local_address(local);
+  }
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {

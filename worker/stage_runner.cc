@@ -46,19 +46,9 @@ std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
                       kind("link", peak.link(), plan.link));
 }
 
-v1::LinkInfo DescribeLink(const StageJob& job, const v1::Peer& to) {
-  v1::LinkInfo link;
-  link.set_from_stage(job.stage());
-  link.set_to_stage(to.stage());
-  link.set_transport("grpc");
-  link.set_address(to.address());
-  link.set_reason(absl::StartsWith(to.address(), "unix:")
-                      ? "the receiver listens on a Unix socket of this host"
-                      : "the receiver listens on TCP");
-  if (job.hollow_from(job.stage())) {
-    link.set_reason(absl::StrCat(DescribeSim(job.sim[job.stage()]), "; payloads do not travel"));
-  }
-  return link;
+std::string LinkLine(const v1::LinkInfo& link) {
+  return absl::StrCat("link to stage ", link.to_stage(), ": ", link.transport(), " (",
+                      link.reason(), "), stream to ", link.address());
 }
 
 }  // namespace
@@ -180,9 +170,7 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   context_.metrics->MemoryInUse(equipment->MemoryInUse());
 
   // From here on neighbours may connect: they do so once all stages are ready.
-  context_.directory->Enter(
-      {job_.job_id, job_.generation, job_.stage(), static_cast<int>(job_.shape.credits)},
-      equipment->inbox());
+  context_.directory->Enter(Context(), equipment->inbox(), equipment->shared_inputs());
   {
     absl::MutexLock lock(&mu_);
     ready_ = true;
@@ -190,9 +178,6 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   recorder_.Record("ready");
   v1::StageEvent event;
   event.mutable_ready();
-  for (const v1::Peer& peer : Receivers()) {
-    *event.mutable_ready()->add_links() = DescribeLink(job_, peer);
-  }
   HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ready after ",
                        absl::FormatDuration(absl::Now() - start)));
@@ -248,6 +233,15 @@ absl::Status StageRunner::AwaitStart() {
   return CheckNotStopped();
 }
 
+LinkContext StageRunner::Context() const {
+  return {.job_id = job_.job_id,
+          .generation = job_.generation,
+          .stage = job_.stage(),
+          .credits = static_cast<int>(job_.shape.credits),
+          .host = job_.host(),
+          .transport = job_.hollow_from(job_.stage()) ? v1::TRANSPORT_GRPC : job_.transport};
+}
+
 std::vector<v1::Peer> StageRunner::Receivers() const {
   const int stage = job_.stage(), last = job_.num_stages() - 1;
   std::set<int> receivers;
@@ -265,12 +259,10 @@ std::vector<v1::Peer> StageRunner::Receivers() const {
 absl::Status StageRunner::Connect(StageEquipment* equipment) {
   recorder_.Record("connecting");
   Inbox* inbox = equipment->inbox();
-  const LinkContext link{job_.job_id, job_.generation, job_.stage(),
-                         static_cast<int>(job_.shape.credits)};
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
-  absl::StatusOr<std::shared_ptr<Outbox>> connected =
-      ConnectGrpcLinks(link, Receivers(), absl::Now() + kConnectTime, on_lost, &cancellation_);
+  absl::StatusOr<std::shared_ptr<Links>> connected =
+      ConnectLinks(Context(), Receivers(), absl::Now() + kConnectTime, on_lost, &cancellation_);
   if (!connected.ok()) {
     // The error names the link; who is at its other end is to blame.
     for (const v1::Peer& peer : Receivers()) {
@@ -279,7 +271,7 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
     }
     return Annotate(connected.status(), "cannot connect");
   }
-  const std::shared_ptr<Outbox> outbox = *std::move(connected);
+  const std::shared_ptr<Links> outbox = *std::move(connected);
   {
     absl::MutexLock lock(&mu_);
     outbox_ = outbox;
@@ -287,6 +279,17 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
   exchange_ = std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_,
                                          &spans_);
   recorder_.Record("connected");
+  v1::StageEvent event;
+  event.mutable_connected();
+  for (v1::LinkInfo& link : outbox->Describe()) {
+    if (job_.hollow_from(job_.stage())) {
+      link.set_reason(
+          absl::StrCat(DescribeSim(job_.sim[job_.stage()]), "; payloads do not travel"));
+    }
+    LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ", LinkLine(link)));
+    *event.mutable_connected()->add_links() = link;
+  }
+  HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
   return CheckNotStopped();
 }
 

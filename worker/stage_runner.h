@@ -102,6 +102,7 @@ class StageRunner {
   absl::Status Report(v1::StageEvent event);
   void ReportLog(const std::string& line);
   absl::Status CheckNotStopped() const;
+  LinkContext Context() const;
   std::vector<v1::Peer> Receivers() const;
 
   const StageJob job_;

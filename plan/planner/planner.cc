@@ -1,6 +1,8 @@
 #include "plan/planner/planner.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -148,6 +150,40 @@ absl::StatusOr<std::optional<Trial>> FastestOf(const JobShape& job,
   return best;
 }
 
+using PlanOn = std::function<absl::StatusOr<v1::Plan>(const std::vector<PlanWorker>&)>;
+
+// Workers of different hosts, the first of which has the most.
+absl::Status NotOnOneHost(const std::vector<PlanWorker>& most, const PlanWorker& other) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "pipeline.transport: shm, but no host has workers enough: worker ", most.front().name,
+      " (one of ", most.size(), " on its host) and worker ", other.name, " ",
+      other.host.empty() ? "do not tell that they share one" : "are on different hosts",
+      "; start more workers on one host, or say auto"));
+}
+
+// With transport shm all stages are on one host: the fastest plan over the hosts. Workers of
+// unknown hosts are taken for one host's: they are what a user asks about, not what there is.
+absl::StatusOr<v1::Plan> PlanOnHosts(const v1::JobSpec& spec, size_t stages,
+                                     const std::vector<PlanWorker>& workers, const PlanOn& plan) {
+  std::map<std::string, std::vector<PlanWorker>> hosts;
+  for (const PlanWorker& worker : workers) hosts[worker.host].push_back(worker);
+  if (spec.pipeline().transport() != v1::TRANSPORT_SHM || hosts.size() < 2) return plan(workers);
+  absl::StatusOr<v1::Plan> best = absl::NotFoundError("");
+  const std::vector<PlanWorker>* most = nullptr;
+  for (const auto& [host, there] : hosts) {
+    if (most == nullptr || there.size() > most->size()) most = &there;
+    if (there.size() < stages || (host.empty() && stages > 1)) continue;
+    absl::StatusOr<v1::Plan> planned = plan(there);
+    const bool better = planned.ok() && (!best.ok() || planned->step_s() < best->step_s());
+    if (better || (!best.ok() && !planned.ok())) best = std::move(planned);
+  }
+  if (!absl::IsNotFound(best.status())) return best;
+  const auto other = std::find_if(workers.begin(), workers.end(), [most](const PlanWorker& worker) {
+    return worker.host != most->front().host;
+  });
+  return NotOnOneHost(*most, *other);
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
@@ -157,21 +193,26 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
   const int64_t stages = spec.pipeline().stages();
   const int first = std::max(static_cast<int>(stages), 1);
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, first, all));
-  const int last =
-      stages > 0 ? first : static_cast<int>(std::min(workers.size(), job.layers.size()));
-  HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, first, last));
-  if (!best) return ExplainMisfit(spec, job, workers, advice);
-  return Write(job, workers, *best);
+  const auto plan = [&](const std::vector<PlanWorker>& on) -> absl::StatusOr<v1::Plan> {
+    const int last = stages > 0 ? first : static_cast<int>(std::min(on.size(), job.layers.size()));
+    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, on, first, last));
+    if (!best) return ExplainMisfit(spec, job, on, advice);
+    return Write(job, on, *best);
+  };
+  return PlanOnHosts(spec, static_cast<size_t>(first), workers, plan);
 }
 
 absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
                                       const std::vector<PlanWorker>& all) {
   HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveGenerate(spec));
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, 1, all));
-  const int last = static_cast<int>(std::min(workers.size(), job.layers.size()));
-  HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, workers, 1, last));
-  if (!best) return ExplainGenerateMisfit(job, workers);
-  return Write(job, workers, *best);
+  const auto plan = [&job](const std::vector<PlanWorker>& on) -> absl::StatusOr<v1::Plan> {
+    const int last = static_cast<int>(std::min(on.size(), job.layers.size()));
+    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, on, 1, last));
+    if (!best) return ExplainGenerateMisfit(job, on);
+    return Write(job, on, *best);
+  };
+  return PlanOnHosts(spec, 1, workers, plan);
 }
 
 }  // namespace headrace

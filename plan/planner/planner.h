@@ -28,6 +28,7 @@ struct PlanWorker {
   std::optional<v1::SimDevice> sim = {};  // a simulated worker: its actions take what it declares
   // Of the job's layers, as far as they were measured on such a device; FLOPs tell the others.
   std::vector<MeasuredCost> measured = {};
+  std::string host{};  // equal: may share memory (HostInfo.id); empty: not known
 };
 
 enum class Advice { kGiven, kNone };
@@ -44,6 +45,8 @@ enum class Advice { kGiven, kNone };
 //   FAILED_PRECONDITION  does not fit these workers: names the stage, its bytes and what is
 //                        missing, and, where `advice` is given, what would make it fit, each tried
 //                        by planning again
+//   FAILED_PRECONDITION  the job's transport is shm, and no host has workers enough: names two of
+//                        different hosts
 absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dataset,
                                  const std::vector<PlanWorker>& workers,
                                  Advice advice = Advice::kGiven);

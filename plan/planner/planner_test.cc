@@ -422,6 +422,51 @@ TEST(PlannerTest, ChecksTheJobAndItsData) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// Three hosts: a with one worker, b with two, c with one fast one.
+std::vector<PlanWorker> WorkersOnHosts() {
+  std::vector<PlanWorker> workers = EqualWorkers(4, kPlenty);
+  workers[3].flops_per_second *= 8;
+  const char* const kHosts[] = {"a", "b", "b", "c"};
+  for (size_t i = 0; i < workers.size(); ++i) workers[i].host = kHosts[i];
+  return workers;
+}
+
+TEST(PlannerTest, SharedMemoryKeepsAllStagesOnOneHost) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  spec.mutable_pipeline()->set_transport(v1::TRANSPORT_SHM);
+  const std::vector<PlanWorker> workers = WorkersOnHosts();
+  const auto plan = PlanJob(spec, nullptr, workers);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->stage(0).worker(), workers[1].name);
+  EXPECT_EQ(plan->stage(1).worker(), workers[2].name);
+  spec.mutable_pipeline()->set_stages(0);
+  const auto fastest = PlanJob(spec, nullptr, workers);
+  ASSERT_TRUE(fastest.ok()) << fastest.status();
+  EXPECT_EQ(fastest->stages(), 1);
+  EXPECT_EQ(fastest->stage(0).worker(), workers[3].name);
+}
+
+TEST(PlannerTest, SharedMemoryAcrossHostsIsRefusedNamingTwoWorkers) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(3);
+  std::vector<PlanWorker> workers = WorkersOnHosts();
+  EXPECT_TRUE(PlanJob(spec, nullptr, workers).ok());
+  spec.mutable_pipeline()->set_transport(v1::TRANSPORT_SHM);
+  const absl::Status refused = PlanJob(spec, nullptr, workers).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr(absl::StrCat("pipeline.transport: shm, but no host has workers enough: "
+                                     "worker ",
+                                     workers[1].name, " (one of 2 on its host) and worker ",
+                                     workers[0].name, " are on different hosts")));
+  // Who tells no host shares with nobody; machines one only asks about are taken for one.
+  for (PlanWorker& worker : workers) worker.host = worker.host == "b" ? "b" : "";
+  EXPECT_FALSE(PlanJob(spec, nullptr, workers).ok());
+  for (PlanWorker& worker : workers) worker.host = "";
+  EXPECT_TRUE(PlanJob(spec, nullptr, workers).ok());
+}
+
 double CpuSeconds(const std::function<void()>& work) {
   const std::clock_t start = std::clock();  // of this process: others may load the machine
   work();

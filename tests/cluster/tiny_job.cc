@@ -35,7 +35,8 @@ std::string JobFileText(const TinyJob& job) {
       "\n  optimizer:\n    kind: adamw\n    learning_rate: ", job.learning_rate,
       "\n    weight_decay: 0.1\n", job.more_training,
       "pipeline:\n  stages: ", job.stages == 0 ? "auto" : absl::StrCat(job.stages),
-      "\n  schedule: ", job.schedule, "\n  recompute: ", job.recompute, "\n");
+      "\n  schedule: ", job.schedule, "\n  recompute: ", job.recompute,
+      "\n  transport: ", job.transport, "\n");
 }
 
 std::string TinyText() {

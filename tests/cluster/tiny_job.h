@@ -25,6 +25,7 @@ struct TinyJob {
   int stages = 2;  // 0: auto
   std::string schedule = "gpipe";
   std::string recompute = "always";
+  std::string transport = "auto";
   std::string more_training;  // further lines, indented by two
   std::string text = "tiny.txt";
 };

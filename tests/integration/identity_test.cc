@@ -1,5 +1,5 @@
 // The promise of docs/numerics.md with real processes: a job's losses and weights are the same bits
-// for every number of stages, schedule and recompute mode.
+// for every number of stages, schedule, recompute mode and transport.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxStages = 4;
 
-// What must not depend on K, schedule and recompute. JSON numbers read back bit for bit.
+// What must not depend on K, schedule, recompute and transport. JSON numbers read back bit for bit.
 struct Numbers {
   std::vector<double> losses, validation_losses, gradient_norms;
   std::string weights_sha256;
@@ -46,7 +46,7 @@ std::string ToText(const Numbers& numbers) {
 
 std::string Describe(const TinyJob& job) {
   return absl::StrCat(job.family, " K=", job.stages, " ", job.schedule, " recompute ",
-                      job.recompute);
+                      job.recompute, " transport ", job.transport);
 }
 
 class IdentityTest : public testing::Test {
@@ -65,6 +65,11 @@ class IdentityTest : public testing::Test {
   // Submits every variation at once, so that small ones run beside each other.
   static void RunAll(const TinyJob& job) {
     std::vector<std::pair<TinyJob, std::string>> submitted;
+    const auto submit = [&submitted](const TinyJob& variation) {
+      const auto id = cluster_->Submit(JobFileText(variation));
+      ASSERT_TRUE(id.ok()) << Describe(variation) << ": " << id.status();
+      submitted.emplace_back(variation, *id);
+    };
     for (int stages = 1; stages <= kMaxStages; ++stages) {
       for (const char* schedule : {"gpipe", "1f1b"}) {
         for (const char* recompute : {"always", "except_last", "never"}) {
@@ -72,10 +77,14 @@ class IdentityTest : public testing::Test {
           variation.stages = stages;
           variation.schedule = schedule;
           variation.recompute = recompute;
-          const auto id = cluster_->Submit(JobFileText(variation));
-          ASSERT_TRUE(id.ok()) << Describe(variation) << ": " << id.status();
-          submitted.emplace_back(variation, *id);
+          submit(variation);
         }
+      }
+      TinyJob variation = job;
+      variation.stages = stages;
+      for (const char* transport : {"grpc", "shm"}) {
+        variation.transport = transport;
+        submit(variation);
       }
     }
     Numbers first;

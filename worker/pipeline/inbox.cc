@@ -34,8 +34,8 @@ std::string Describe(ElementType type, const std::vector<int64_t>& shape) {
 
 Inbox::Inbox(Expect expect, Pace pace) : expect_(std::move(expect)), pace_(std::move(pace)) {}
 
-absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
-                                        const std::vector<int64_t>& shape) {
+absl::StatusOr<Expectation> Inbox::CheckExpected(const Tag& tag, ElementType type,
+                                                 const std::vector<int64_t>& shape) {
   HEADRACE_ASSIGN_OR_RETURN(const Expectation expected, expect_(tag));
   if (type != expected.type || shape != expected.shape) {
     return absl::InvalidArgumentError(absl::StrCat(ToText(tag), ": ", Describe(type, shape),
@@ -50,25 +50,45 @@ absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
                                                        " small tensors wait already to be taken"));
     }
   }
+  const int64_t bytes = Tensor{nullptr, type, shape}.bytes();
+  if (expected.pool != nullptr && bytes > expected.pool->slot_bytes()) {
+    return absl::InternalError(absl::StrCat(
+        ToText(tag), ": ", bytes, " bytes planned, but slots of ", expected.pool->slot_bytes()));
+  }
+  return expected;
+}
+
+absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
+                                        const std::vector<int64_t>& shape) {
+  HEADRACE_ASSIGN_OR_RETURN(const Expectation expected, CheckExpected(tag, type, shape));
   Received received;
   received.began_ns = SteadyNanos();
   received.tag = tag;
   received.tensor.type = type;
   received.tensor.shape = shape;
-  const int64_t bytes = received.tensor.bytes();
   if (expected.pool == nullptr) {
-    received.inline_bytes.resize(static_cast<size_t>(bytes));
+    received.inline_bytes.resize(static_cast<size_t>(received.tensor.bytes()));
     received.tensor.data = received.inline_bytes.data();
     return received;
-  }
-  if (bytes > expected.pool->slot_bytes()) {
-    return absl::InternalError(absl::StrCat(
-        ToText(tag), ": ", bytes, " bytes planned, but slots of ", expected.pool->slot_bytes()));
   }
   absl::StatusOr<Slot> slot = expected.pool->Acquire(MemoryKind::kLink);
   if (!slot.ok()) return Annotate(slot.status(), ToText(tag));
   received.slot = std::move(slot).value();
   received.tensor.data = received.slot.data();
+  return received;
+}
+
+absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
+                                        const std::vector<int64_t>& shape, Slot slot) {
+  HEADRACE_ASSIGN_OR_RETURN(const Expectation expected, CheckExpected(tag, type, shape));
+  if (expected.pool == nullptr || expected.pool != slot.pool()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToText(tag), ": arrived in a slot that is for other tensors"));
+  }
+  Received received;
+  received.tag = tag;
+  received.tensor = {slot.data(), type, shape};
+  received.slot = std::move(slot);
   return received;
 }
 

@@ -63,6 +63,10 @@ class Inbox {
   //   what Fail said, CANCELLED  as Take
   absl::StatusOr<Received> Prepare(const Tag& tag, ElementType type,
                                    const std::vector<int64_t>& shape);
+  // The same for a tensor that lies in `slot` already. Also:
+  //   INVALID_ARGUMENT    tensors of this tag do not go to the slot's pool
+  absl::StatusOr<Received> Prepare(const Tag& tag, ElementType type,
+                                   const std::vector<int64_t>& shape, Slot slot);
   // Takes ownership. Never blocks.
   //   ALREADY_EXISTS  the tag is waiting already, or (pipelined kinds) was taken in this step or
   //                   belongs to a step that is over
@@ -98,6 +102,9 @@ class Inbox {
 
   // Why nothing of this tag can be taken any more; OK: it may.
   absl::Status CheckOpen(const Tag& tag) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // What may arrive with this tag, type and shape. Errors as Prepare.
+  absl::StatusOr<Expectation> CheckExpected(const Tag& tag, ElementType type,
+                                            const std::vector<int64_t>& shape);
   absl::Status CheckWanted(const Tag& tag) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Remember(const Tag& tag) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

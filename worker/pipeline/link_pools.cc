@@ -1,9 +1,12 @@
 #include "worker/pipeline/link_pools.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "worker/pipeline/stash.h"
 
 namespace headrace {
 namespace {
@@ -43,6 +46,12 @@ int SenderOf(const StageJob& job, v1::MessageKind kind) {
     default:
       return -1;
   }
+}
+
+// The input lies in shared memory, if there is any.
+bool IsShared(const StageJob& job, CreditClass input) {
+  const int from = InputFrom(job, input);
+  return from >= 0 && job.MayShareMemoryWith(from);
 }
 
 // Micro-batches a tag of this kind may number, from 0.
@@ -93,14 +102,16 @@ ElementType TypeOf(const StageJob& job, v1::MessageKind kind) {
 
 }  // namespace
 
-absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_pool,
-                                            Arena* arena) {
+absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_pool, Arena* arena,
+                                            SharedRegion* shared) {
   const int credits = static_cast<int>(job.shape.credits);
   LinkPools pools;
-  const auto carve = [&](const char* name, int64_t bytes, int slots, Pool** pool) -> absl::Status {
-    HEADRACE_ASSIGN_OR_RETURN(*pool, arena->CarvePool(name, bytes, slots));
+  const auto carve = [&](const char* name, int64_t bytes, int slots, Pool** pool,
+                         SharedRegion* region = nullptr) -> absl::Status {
+    HEADRACE_ASSIGN_OR_RETURN(*pool, arena->CarvePool(name, bytes, slots, region));
     return absl::OkStatus();
   };
+  const auto place = [&](CreditClass input) { return IsShared(job, input) ? shared : nullptr; };
   const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job.shape);
   pools.activations_in = job.first() ? nullptr : boundary_pool;
   if (!job.last()) {
@@ -108,13 +119,15 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
   }
   if (job.generates) return pools;
   if (!job.last()) {
-    HEADRACE_RETURN_IF_ERROR(carve("gradients in", out, credits + 1, &pools.gradients_in));
+    HEADRACE_RETURN_IF_ERROR(carve("gradients in", out, credits + 1, &pools.gradients_in,
+                                   place(CreditClass::kGradient)));
   }
   if (!job.first()) {
     HEADRACE_RETURN_IF_ERROR(carve("gradients out", in, credits + 1, &pools.gradients_out));
   }
   if (HoldsTieEnd(job)) {
-    HEADRACE_RETURN_IF_ERROR(carve("tie in", TieBytes(job), 1, &pools.tie_in));
+    HEADRACE_RETURN_IF_ERROR(
+        carve("tie in", TieBytes(job), 1, &pools.tie_in, place(CreditClass::kTie)));
   }
   return pools;
 }
@@ -127,6 +140,54 @@ int64_t LinkPools::CarvedBytes(const StageJob& job) {
   if (!job.last()) bytes += slots * out * (job.generates ? 1 : 2);
   if (HoldsTieEnd(job)) bytes += TieBytes(job);
   return bytes;
+}
+
+int InputFrom(const StageJob& job, CreditClass credit_class) {
+  const int last = job.num_stages() - 1;
+  switch (credit_class) {
+    case CreditClass::kActivation:
+      return job.stage() - 1;
+    case CreditClass::kGradient:
+      return job.generates || job.last() ? -1 : job.stage() + 1;
+    case CreditClass::kTie:
+      return HoldsTieEnd(job) ? last - job.stage() : -1;
+    case CreditClass::kNone:
+      break;
+  }
+  return -1;
+}
+
+bool HasSharedInputs(const StageJob& job) {
+  // Whoever sends no tensors but tokens or numbers counts too: its stream is a link as well.
+  const int neighbours[] = {job.stage() - 1, job.stage() + 1, 0, job.num_stages() - 1};
+  return std::any_of(std::begin(neighbours), std::end(neighbours), [&job](int k) {
+    return k >= 0 && k < job.num_stages() && k != job.stage() && job.MayShareMemoryWith(k);
+  });
+}
+
+int64_t SharedInputBytes(const StageJob& job) {
+  int64_t bytes = 0;
+  const auto add = [&](CreditClass input, int64_t pool_bytes) {
+    if (IsShared(job, input)) bytes += SharedRegion::PieceBytes(pool_bytes);
+  };
+  add(CreditClass::kActivation, Stash::BoundaryPoolBytes(job.shape, job.actions));
+  add(CreditClass::kGradient, (job.shape.credits + 1) * OutputBoundaryBytes(job.shape));
+  add(CreditClass::kTie, TieBytes(job));
+  return bytes;
+}
+
+SharedInputs DescribeSharedInputs(const StageJob& job, const LinkPools& pools,
+                                  const SharedRegion* region, std::string why_none) {
+  SharedInputs shared{region, std::move(why_none), {}};
+  if (region == nullptr) return shared;
+  for (const auto& [credit_class, pool] :
+       {std::pair{CreditClass::kActivation, pools.activations_in},
+        std::pair{CreditClass::kGradient, pools.gradients_in},
+        std::pair{CreditClass::kTie, pools.tie_in}}) {
+    if (pool == nullptr || !IsShared(job, credit_class)) continue;
+    shared.inputs.push_back({InputFrom(job, credit_class), credit_class, pool});
+  }
+  return shared;
 }
 
 std::vector<int64_t> TieShape(const StageJob& job) {

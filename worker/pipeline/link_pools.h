@@ -1,4 +1,5 @@
-// Memory of tensors on their way between stages, and what may arrive at all.
+// Memory of tensors on their way between stages, and what may arrive at all. Input pools that a
+// stage of the same host fills lie in shared memory; they are the same pools, and count the same.
 //
 //            activations in ─▶ ┌─────────┐ ─▶ activations out
 //   stage k−1 (boundary pool)  │ stage k │                     stage k+1
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "worker/backend/arena.h"
 #include "worker/pipeline/inbox.h"
+#include "worker/pipeline/shared_inputs.h"
 #include "worker/pipeline/stage_job.h"
 
 namespace headrace {
@@ -23,12 +25,24 @@ struct LinkPools {
   Pool* gradients_out = nullptr;
   Pool* tie_in = nullptr;  // stage 0: the head's gradient; last stage: the new weight
 
-  // Carves all but `boundary_pool`, which Stash carved.
+  // Carves all but `boundary_pool`, which Stash carved; those that a sender of this host fills, in
+  // `shared` (null: none).
   //   RESOURCE_EXHAUSTED  as Arena::CarvePool
-  static absl::StatusOr<LinkPools> Create(const StageJob& job, Pool* boundary_pool, Arena* arena);
+  static absl::StatusOr<LinkPools> Create(const StageJob& job, Pool* boundary_pool, Arena* arena,
+                                          SharedRegion* shared = nullptr);
   // Bytes Create carves.
   static int64_t CarvedBytes(const StageJob& job);
 };
+
+// The stage whose tensors of a class arrive in a pool here; −1: none's do.
+int InputFrom(const StageJob& job, CreditClass credit_class);
+// Some stage of this host sends to this one, so that its input pools may lie in shared memory.
+bool HasSharedInputs(const StageJob& job);
+// The bytes of a SharedRegion with all the pools that lie in it.
+int64_t SharedInputBytes(const StageJob& job);
+// For the transport; `region` as given to Create, `why_none` if it is null.
+SharedInputs DescribeSharedInputs(const StageJob& job, const LinkPools& pools,
+                                  const SharedRegion* region, std::string why_none);
 
 // The shape of a tied weight: [vocabulary, width].
 std::vector<int64_t> TieShape(const StageJob& job);

@@ -53,10 +53,15 @@ absl::Status StageEquipment::Carve() {
     HEADRACE_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.training, &model_->parameters(),
                                                             arena_.get(), ops_.get()));
   }
+  std::string why_none = Share();
+  const bool shares_boundaries = job_.stage() > 0 && job_.MayShareMemoryWith(job_.stage() - 1);
   HEADRACE_ASSIGN_OR_RETURN(
-      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get()));
+      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get(),
+                            shares_boundaries ? region_.get() : nullptr));
   HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get()));
-  HEADRACE_ASSIGN_OR_RETURN(pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get()));
+  HEADRACE_ASSIGN_OR_RETURN(
+      pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get(), region_.get()));
+  shared_inputs_ = DescribeSharedInputs(job_, pools_, region_.get(), std::move(why_none));
   Inbox::Pace pace;
   if (job_.simulated()) {
     wire_ = std::make_unique<SimWire>(job_.sim);
@@ -68,6 +73,15 @@ absl::Status StageEquipment::Carve() {
       [job = &job_, pools = pools_](const Tag& tag) { return Expect(*job, pools, tag); },
       std::move(pace));
   return absl::OkStatus();
+}
+
+std::string StageEquipment::Share() {
+  if (!HasSharedInputs(job_)) return "the workers do not tell that they are on one host";
+  absl::StatusOr<std::unique_ptr<SharedRegion>> region =
+      SharedRegion::Create(SharedInputBytes(job_));
+  if (!region.ok()) return std::string(region.status().message());
+  region_ = *std::move(region);
+  return "";
 }
 
 absl::Status StageEquipment::OpenData(const std::string& path) {

@@ -43,6 +43,7 @@ class StageEquipment {
   BoundaryCodec* codec() { return codec_.get(); }
   Inbox* inbox() { return inbox_.get(); }
   const LinkPools& pools() const { return pools_; }
+  const SharedInputs& shared_inputs() const { return shared_inputs_; }
   const Sampler* sampler() const { return sampler_ ? &*sampler_ : nullptr; }
 
   // What was in use at most so far, kind by kind.
@@ -52,9 +53,12 @@ class StageEquipment {
  private:
   explicit StageEquipment(const StageJob* job) : job_(*job) {}
   absl::Status Carve();
+  // Takes the memory that others may write to. Says why there is none; empty: there is.
+  std::string Share();
 
   const StageJob& job_;
   // In the order of construction; what holds memory of another goes before it.
+  std::unique_ptr<SharedRegion> region_;  // null: no input is shared
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<StageModel> model_;
@@ -63,6 +67,7 @@ class StageEquipment {
   std::unique_ptr<BoundaryCodec> codec_;
   LinkPools pools_;
   std::unique_ptr<SimWire> wire_;  // simulated; goes after the inbox
+  SharedInputs shared_inputs_;
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<TokenFile> tokens_;
   std::optional<Sampler> sampler_;

@@ -34,6 +34,7 @@ struct StageJob {
   bool generates = false;                 // run `generate` instead of training
   v1::GenerateRequest generate;
 
+  v1::Transport transport = v1::TRANSPORT_AUTO;
   absl::Duration wait_timeout = absl::Seconds(60);  // of one wait for a peer
   bool hash_tensors = false;
 
@@ -49,6 +50,13 @@ struct StageJob {
   // The head computes with the embedding's weight, which lives on another stage.
   bool tie_crosses_stages() const { return shape.model.tied && num_stages() > 1; }
   const std::string& worker() const { return peers[shape.stage].worker(); }
+  const std::string& host() const { return peers[shape.stage].host().id(); }
+  // Stage `k` may write to memory of this process: both say that they are on one host, and what it
+  // sends really travels.
+  bool MayShareMemoryWith(int k) const {
+    return transport != v1::TRANSPORT_GRPC && !host().empty() && peers[k].host().id() == host() &&
+           !hollow_from(k);
+  }
   int num_micro_batches() const { return static_cast<int>(micro_batches.size()); }
   // Of every activation and gradient of micro-batch `m`: [tokens, width].
   std::vector<int64_t> BoundaryShape(int m) const {

@@ -21,12 +21,14 @@ int64_t NumBoundarySlots(const StageShape& shape, const StashPeak& peak) {
 
 absl::StatusOr<std::unique_ptr<Stash>> Stash::Create(const StageShape& shape,
                                                      const std::vector<Action>& actions,
-                                                     int micro_batches, Arena* arena) {
+                                                     int micro_batches, Arena* arena,
+                                                     SharedRegion* shared) {
   const StashPeak peak = Peak(shape, actions);
   std::unique_ptr<Stash> stash(new Stash());
-  HEADRACE_ASSIGN_OR_RETURN(stash->boundaries_,
-                            arena->CarvePool("boundary activations", BoundaryBytes(shape),
-                                             static_cast<int>(NumBoundarySlots(shape, peak))));
+  HEADRACE_ASSIGN_OR_RETURN(
+      stash->boundaries_,
+      arena->CarvePool("boundary activations", BoundaryBytes(shape),
+                       static_cast<int>(NumBoundarySlots(shape, peak)), shared));
   if (WorkingSetBytes(shape) > 0 && peak.working_sets > 0) {
     HEADRACE_ASSIGN_OR_RETURN(stash->working_sets_,
                               arena->CarvePool("working sets", WorkingSetBytes(shape),
@@ -40,6 +42,10 @@ int64_t Stash::CarvedBytes(const StageShape& shape, const std::vector<Action>& a
   const StashPeak peak = Peak(shape, actions);
   return NumBoundarySlots(shape, peak) * BoundaryBytes(shape) +
          peak.working_sets * WorkingSetBytes(shape);
+}
+
+int64_t Stash::BoundaryPoolBytes(const StageShape& shape, const std::vector<Action>& actions) {
+  return NumBoundarySlots(shape, Peak(shape, actions)) * BoundaryBytes(shape);
 }
 
 absl::StatusOr<void*> Stash::OpenBoundary(int m) {

@@ -22,15 +22,19 @@ namespace headrace {
 
 class Stash {
  public:
-  // Carves the pools. `arena` must outlive the stash.
+  // Carves the pools, that of the boundaries in `shared` (null: in the arena). Both must outlive
+  // the stash.
   //   RESOURCE_EXHAUSTED  as Arena::CarvePool
   static absl::StatusOr<std::unique_ptr<Stash>> Create(const StageShape& shape,
                                                        const std::vector<Action>& actions,
-                                                       int micro_batches, Arena* arena);
+                                                       int micro_batches, Arena* arena,
+                                                       SharedRegion* shared = nullptr);
 
   // Bytes of address space Create carves: PeakStash, and on stage > 0 the activations that have
   // arrived but wait.
   static int64_t CarvedBytes(const StageShape& shape, const std::vector<Action>& actions);
+  // Of those, the boundaries'.
+  static int64_t BoundaryPoolBytes(const StageShape& shape, const std::vector<Action>& actions);
 
   // Where arriving activations land (stage > 0): one slot for each boundary kept and each credit.
   Pool* boundary_pool() { return boundaries_; }

@@ -26,6 +26,8 @@ std::string KindName(v1::MessageKind kind) {
       return "token";
     case v1::MESSAGE_KIND_END:
       return "end";
+    case v1::MESSAGE_KIND_ATTACHED:
+      return "attached";
     default:
       return absl::StrCat("message kind ", static_cast<int>(kind));
   }
@@ -48,6 +50,9 @@ CreditClass CreditClassOf(v1::MessageKind kind) {
       return CreditClass::kActivation;
     case v1::MESSAGE_KIND_GRADIENT:
       return CreditClass::kGradient;
+    case v1::MESSAGE_KIND_TIED_GRADIENT:
+    case v1::MESSAGE_KIND_TIED_WEIGHTS:
+      return CreditClass::kTie;
     default:
       return CreditClass::kNone;
   }

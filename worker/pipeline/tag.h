@@ -26,9 +26,15 @@ std::string KindName(v1::MessageKind kind);
 // micro-batch, and the chunk stands there only when it is not 0.
 std::string ToText(const Tag& tag);
 
-// Pipelined kinds are paced by credits, one per tensor in flight on an edge and class.
-enum class CreditClass { kNone, kActivation, kGradient };
+// Pipelined kinds (activations, gradients) are paced by credits, one per tensor in flight on an
+// edge and class. The ends of a tie pace themselves, once a step, and have a class for their
+// memory's sake.
+enum class CreditClass { kActivation, kGradient, kTie, kNone };
+inline constexpr int kNumCreditClasses = 3;
 CreditClass CreditClassOf(v1::MessageKind kind);
-inline bool IsPipelined(v1::MessageKind kind) { return CreditClassOf(kind) != CreditClass::kNone; }
+inline bool IsPipelined(v1::MessageKind kind) {
+  const CreditClass credit_class = CreditClassOf(kind);
+  return credit_class == CreditClass::kActivation || credit_class == CreditClass::kGradient;
+}
 
 }  // namespace headrace

@@ -48,12 +48,13 @@ struct Frame {
 // `header` with its fields 10–13 (offset … crc32c) already set, and `payload` = the bytes they
 // describe. The buffer refers to the payload slice.
 grpc::ByteBuffer EncodeFrame(const v1::TensorHeader& header, const grpc::Slice& payload);
-// A frame without payload: HELLO, END.
+// A frame without payload: HELLO, ATTACHED, END, and a tensor in shared memory.
 grpc::ByteBuffer EncodeFrame(const v1::TensorHeader& header);
 
 // Takes a received message apart; copies nothing but the header.
 //   INVALID_ARGUMENT  not a frame, the header is too long, or the payload is not exactly as long as
-//                     the header's `length` or longer than kChunkBytes
+//                     the header's `length` (absent, where the header names a slot) or longer than
+//                     kChunkBytes
 absl::StatusOr<Frame> DecodeFrame(grpc::ByteBuffer message);
 
 v1::ElementType ToProto(ElementType type);

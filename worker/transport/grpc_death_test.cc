@@ -1,8 +1,8 @@
 // A peer that is killed or stopped, at either end of a link: noticed within seconds, by name, with
 // nothing left hanging. The peer is a process of its own (link_peer.cc).
 #include <fcntl.h>
-#include <grpc/grpc.h>
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -36,7 +36,7 @@ constexpr absl::Duration kNoticeStop = absl::Seconds(4);
 // Runs link_peer; killed when this goes.
 class PeerProcess {
  public:
-  PeerProcess(const char* role, std::string address) {
+  PeerProcess(const char* role, std::string address, const TestPlan& plan) {
     int out[2];
     if (pipe2(out, O_CLOEXEC) != 0) abort();
     posix_spawn_file_actions_t actions;
@@ -44,7 +44,8 @@ class PeerProcess {
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     std::string program = HEADRACE_LINK_PEER;
     std::string name = role;
-    char* argv[] = {program.data(), name.data(), address.data(), nullptr};
+    std::string rows = absl::StrCat(plan.rows), host = plan.host;
+    char* argv[] = {program.data(), name.data(), address.data(), rows.data(), host.data(), nullptr};
     if (posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ) != 0) abort();
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
@@ -69,17 +70,26 @@ class PeerProcess {
   FILE* out_ = nullptr;
 };
 
-class DeathTest : public ::testing::TestWithParam<bool> {
- protected:
-  static std::string Listen() {
-    return GetParam() ? absl::StrCat("unix:/tmp/headrace-death-test-", getpid()) : "127.0.0.1:0";
-  }
+using DeathTest = ::testing::TestWithParam<Over>;
+
+constexpr auto kOverAll = [] {
+  return ::testing::Values(Over::kTcp, Over::kUnixSocket, Over::kSharedMemory);
 };
+
+// Tensors of 64 MiB: more than sockets hold. Shared ones need not be so large, and take real
+// memory.
+TestPlan LargePlan(Over over) {
+  if (over == Over::kSharedMemory) return {.rows = 1 << 13, .host = HostFor(over)};
+  return {.rows = 1 << 16};
+}
 
 // The sending end here, the receiver a process.
 class ReceiverDeathTest : public DeathTest {
  protected:
-  ReceiverDeathTest() : memory_(plan_), receiver_("receive", Listen()) {
+  ReceiverDeathTest()
+      : plan_(LargePlan(GetParam())),
+        memory_(plan_),
+        receiver_("receive", Listen(GetParam()), plan_) {
     for (int mb : {0, 1}) {
       ready_.push_back(MakeOutgoing(ActivationTag(1, mb), plan_, memory_.pool(), 1));
     }
@@ -87,14 +97,17 @@ class ReceiverDeathTest : public DeathTest {
     peer.set_stage(1);
     peer.set_worker("w1");
     peer.set_address(receiver_.ReadLine());
-    absl::StatusOr<std::unique_ptr<Outbox>> outbox =
-        ConnectGrpcLinks(TestContext(0), {peer}, Soon(), [this](int stage, absl::Status cause) {
+    peer.mutable_host()->set_id(plan_.host);
+    absl::StatusOr<std::unique_ptr<Links>> outbox =
+        ConnectLinks(TestContext(0, plan_), {peer}, Soon(), [this](int stage, absl::Status cause) {
           EXPECT_EQ(stage, 1);
           cause_ = std::move(cause);
           lost_.Notify();
         });
     if (!outbox.ok()) ADD_FAILURE() << outbox.status();
     outbox_ = *std::move(outbox);
+    EXPECT_EQ(outbox_->Describe()[0].transport(),
+              GetParam() == Over::kSharedMemory ? "shm" : "grpc");
   }
 
   absl::Status Send(int micro_batch) {
@@ -120,16 +133,16 @@ class ReceiverDeathTest : public DeathTest {
     EXPECT_EQ(memory_.pool()->free_slots(), plan_.slots);
   }
 
-  const TestPlan plan_{.rows = 1 << 16};  // 64 MiB
+  const TestPlan plan_;
   TestMemory memory_;
   std::vector<Outgoing> ready_;  // filled before the clock runs
   PeerProcess receiver_;
   absl::Status cause_;
   absl::Notification lost_;
-  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Links> outbox_;
 };
-INSTANTIATE_TEST_SUITE_P(Over, ReceiverDeathTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Links, ReceiverDeathTest, kOverAll(),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(ReceiverDeathTest, AKilledReceiverIsNoticed) {
   receiver_.Signal(SIGKILL);
@@ -173,7 +186,10 @@ TEST_P(ReceiverDeathTest, FinishGivesUpOnAStoppedReceiver) {
 // The receiving end here, the sender a process.
 class SenderDeathTest : public DeathTest {
  protected:
-  SenderDeathTest() : stage_(Listen()), sender_("send", stage_.address()) {
+  SenderDeathTest()
+      : plan_{.host = HostFor(GetParam())},
+        stage_(Listen(GetParam()), plan_),
+        sender_("send", stage_.address(), plan_) {
     EXPECT_EQ(sender_.ReadLine(), "sent");
     const absl::StatusOr<Received> got = stage_.inbox().Take(ActivationTag(1, 0), Soon());
     EXPECT_TRUE(got.ok()) << got.status();
@@ -187,11 +203,12 @@ class SenderDeathTest : public DeathTest {
     EXPECT_THAT(std::string(status.message()), HasSubstr("stream from stage 0: the stream broke"));
   }
 
+  const TestPlan plan_;
   LoopbackStage stage_;
   PeerProcess sender_;
 };
-INSTANTIATE_TEST_SUITE_P(Over, SenderDeathTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Links, SenderDeathTest, kOverAll(),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(SenderDeathTest, AKilledSenderFailsTheTake) {
   sender_.Signal(SIGKILL);

@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel_posix.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ constexpr absl::Duration kStall = absl::Milliseconds(2500);
 // More credits than any plan grants: a peer that says so is broken.
 constexpr int64_t kMaxCredits = 1 << 20;
 
-size_t IndexOf(CreditClass credit_class) { return credit_class == CreditClass::kGradient ? 1 : 0; }
+// Copied and summed piece by piece, so that the copy finds in cache what the checksum has read.
+constexpr int64_t kCopyBytes = 256 << 10;
 
 v1::TensorHeader HeaderFor(const LinkContext& context, v1::MessageKind kind) {
   v1::TensorHeader header;
@@ -60,8 +62,8 @@ bool SaysWhy(absl::StatusCode code) {
 GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::Time deadline,
                    OnLost on_lost, Cancellation* cancellation)
     : context_(context),
+      receiver_(receiver),
       to_stage_(static_cast<int>(receiver.stage())),
-      address_(receiver.address()),
       name_(absl::StrCat("link to stage ", receiver.stage(), " (worker ", receiver.worker(), ", ",
                          receiver.address(), ")")),
       on_lost_(std::move(on_lost)),
@@ -93,18 +95,18 @@ absl::Status GrpcLink::AwaitOpen(absl::Time deadline) {
 absl::Status GrpcLink::Send(Outgoing outgoing, absl::Time deadline) {
   const absl::Time began = absl::Now();
   const CreditClass credit_class = CreditClassOf(outgoing.tag.kind);
-  const bool paced = credit_class != CreditClass::kNone;
+  const size_t i = static_cast<size_t>(credit_class);
   absl::MutexLock lock(&mu_);
-  int64_t& credits = credits_[IndexOf(credit_class)];
+  const bool paced = IsPaced(credit_class);
   const auto may_go = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return Over() || finishing_ || ((!paced || credits > 0) && queue_.size() < kMaxQueued);
+    return Over() || finishing_ || ((!paced || credits_[i] > 0) && queue_.size() < kMaxQueued);
   };
   if (!mu_.AwaitWithDeadline(absl::Condition(&may_go), deadline)) {
-    return absl::DeadlineExceededError(
-        absl::StrFormat("%s: %s: %s after %.1f s", name_, ToText(outgoing.tag),
-                        paced && credits <= 0 ? "no credit, the receiver has not taken what it has"
-                                              : "the queue is full",
-                        absl::ToDoubleSeconds(absl::Now() - began)));
+    return absl::DeadlineExceededError(absl::StrFormat(
+        "%s: %s: %s after %.1f s", name_, ToText(outgoing.tag),
+        paced && credits_[i] <= 0 ? "no credit, the receiver has not taken what it has"
+                                  : "the queue is full",
+        absl::ToDoubleSeconds(absl::Now() - began)));
   }
   if (state_ == State::kLost) return absl::UnavailableError(cause_.message());
   if (state_ == State::kCancelled) return absl::CancelledError(absl::StrCat(name_, ": closed"));
@@ -112,10 +114,30 @@ absl::Status GrpcLink::Send(Outgoing outgoing, absl::Time deadline) {
     return absl::FailedPreconditionError(
         absl::StrCat(name_, ": ", ToText(outgoing.tag), ": sent after Finish"));
   }
-  if (paced) --credits;
   outgoing.departure.Start();
-  queue_.push_back(std::move(outgoing));
+  Queued queued{std::move(outgoing), std::nullopt};
+  if (paced) --credits_[i];
+  if (paced && in_place_[i]) {
+    queued.slot = slots_[i].front();
+    slots_[i].pop_front();
+  }
+  queue_.push_back(std::move(queued));
   return absl::OkStatus();
+}
+
+bool GrpcLink::IsPaced(CreditClass credit_class) const {
+  if (credit_class == CreditClass::kNone) return false;
+  return credit_class != CreditClass::kTie || in_place_[static_cast<size_t>(credit_class)];
+}
+
+v1::LinkInfo GrpcLink::Describe() const {
+  v1::LinkInfo link;
+  link.set_from_stage(context_.stage);
+  link.set_to_stage(to_stage_);
+  link.set_transport(region_ != nullptr ? "shm" : "grpc");
+  link.set_address(address_);
+  link.set_reason(region_ != nullptr ? "both workers are on one host" : why_not_shared_);
+  return link;
 }
 
 void GrpcLink::BeginFinish() {
@@ -145,7 +167,7 @@ void GrpcLink::CancelIfStalled() {
 }
 
 void GrpcLink::Cancel() {
-  std::deque<Outgoing> dropped;
+  std::deque<Queued> dropped;
   absl::MutexLock lock(&mu_);
   if (!Over()) state_ = State::kCancelled;
   dropped.swap(queue_);
@@ -183,8 +205,22 @@ void GrpcLink::AwaitBuffers() {
   }
 }
 
+absl::StatusOr<Socket> GrpcLink::DialReceiver(absl::Time deadline,
+                                              const Cancellation* cancellation) {
+  const v1::HostInfo& host = receiver_.host();
+  if (!context_.host.empty() && host.id() == context_.host && !host.local_address().empty()) {
+    absl::StatusOr<Socket> socket = Dial(host.local_address(), deadline, cancellation);
+    if (socket.ok()) {
+      address_ = host.local_address();
+      return socket;
+    }
+  }
+  address_ = receiver_.address();
+  return Dial(address_, deadline, cancellation);
+}
+
 absl::Status GrpcLink::Connect(absl::Time deadline, const Cancellation* cancellation) {
-  HEADRACE_ASSIGN_OR_RETURN(Socket socket, Dial(address_, deadline, cancellation));
+  HEADRACE_ASSIGN_OR_RETURN(Socket socket, DialReceiver(deadline, cancellation));
   const int fd = socket.Duplicate();
   if (fd < 0) return absl::ErrnoToStatus(errno, "cannot connect");
   channel_ = grpc::CreateCustomInsecureChannelFromFd(address_, fd,
@@ -205,40 +241,110 @@ void GrpcLink::RunReader(absl::Time deadline, Cancellation* cancellation) {
   connecting.emplace(cancellation, client_context_.get());
   absl::Status protocol_error = Connect(deadline, cancellation);
   if (!protocol_error.ok()) return Settle(grpc::Status::OK, protocol_error);
-  if (stream_->Write(EncodeFrame(HeaderFor(context_, v1::MESSAGE_KIND_HELLO)))) {
-    grpc::ByteBuffer ack;
-    while (protocol_error.ok() && stream_->Read(&ack)) {
-      connecting.reset();
-      protocol_error = TakeAck(ack);
-    }
-  }
+  protocol_error = Converse(&connecting);
   if (!protocol_error.ok()) client_context_->TryCancel();
   Settle(stream_->Finish(), protocol_error);
 }
 
-absl::Status GrpcLink::TakeAck(const grpc::ByteBuffer& ack) {
-  grpc::Slice slice;
-  v1::StreamTensorsResponse response;
-  if (!ack.DumpToSingleSlice(&slice).ok() ||
-      !response.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
-    return absl::InternalError("an ack that cannot be parsed");
-  }
-  absl::MutexLock lock(&mu_);
-  const std::array<int64_t, 2> returned = {response.activation_credits(),
-                                           response.gradient_credits()};
-  for (size_t i = 0; i < returned.size(); ++i) {
-    if (returned[i] < 0 || returned[i] > kMaxCredits - credits_[i]) {
-      return absl::InternalError(absl::StrCat("an ack of ", returned[i], " credits"));
+absl::Status GrpcLink::Converse(std::optional<Cancellation::Call>* connecting) {
+  v1::TensorHeader hello = HeaderFor(context_, v1::MESSAGE_KIND_HELLO);
+  if (context_.transport != v1::TRANSPORT_GRPC) hello.set_host(context_.host);
+  if (!stream_->Write(EncodeFrame(hello))) return absl::OkStatus();  // Finish says why
+  grpc::ByteBuffer message;
+  bool offered = false;
+  while (stream_->Read(&message)) {
+    grpc::Slice slice;
+    v1::StreamTensorsResponse ack;
+    if (!message.DumpToSingleSlice(&slice).ok() ||
+        !ack.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+      return absl::InternalError("an ack that cannot be parsed");
     }
-    credits_[i] += returned[i];
+    if (ack.has_shared_memory()) {
+      if (std::exchange(offered, true)) return absl::InternalError("memory offered twice");
+      HEADRACE_RETURN_IF_ERROR(Attach(ack.shared_memory()));
+      continue;
+    }
+    offered = true;  // too late for one
+    connecting->reset();
+    HEADRACE_RETURN_IF_ERROR(TakeAck(ack));
   }
-  if (state_ == State::kConnecting) state_ = State::kOpen;
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::Attach(const v1::SharedMemory& offer) {
+  absl::StatusOr<std::unique_ptr<SharedRegion>> region =
+      absl::InvalidArgumentError("memory was offered that was not asked for");
+  if (context_.transport != v1::TRANSPORT_GRPC && !context_.host.empty()) {
+    region = SharedRegion::Attach({offer.process(), offer.file(), offer.bytes(), offer.nonce()});
+  }
+  v1::TensorHeader attached = HeaderFor(context_, v1::MESSAGE_KIND_ATTACHED);
+  if (region.ok()) {
+    region_ = *std::move(region);
+  } else {
+    why_not_shared_ = absl::StrCat("worker ", receiver_.worker(),
+                                   "'s memory cannot be attached: ", region.status().message());
+    attached.set_not_attached(why_not_shared_.substr(0, 1024));
+  }
+  stream_->Write(EncodeFrame(attached));  // Read says if that failed
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::TakeAck(const v1::StreamTensorsResponse& ack) {
+  absl::MutexLock lock(&mu_);
+  HEADRACE_RETURN_IF_ERROR(
+      TakeSlots(CreditClass::kActivation, ack.activation_credits(), ack.activation_slots()));
+  HEADRACE_RETURN_IF_ERROR(
+      TakeSlots(CreditClass::kGradient, ack.gradient_credits(), ack.gradient_slots()));
+  HEADRACE_RETURN_IF_ERROR(TakeSlots(CreditClass::kTie, ack.tie_slots_size(), ack.tie_slots()));
+  return state_ == State::kConnecting ? Open(ack.not_shared()) : absl::OkStatus();
+}
+
+absl::Status GrpcLink::TakeSlots(CreditClass credit_class, int64_t credits,
+                                 const google::protobuf::RepeatedField<int64_t>& slots) {
+  const size_t i = static_cast<size_t>(credit_class);
+  if (credits < 0 || credits > kMaxCredits - credits_[i]) {
+    return absl::InternalError(absl::StrCat("an ack of ", credits, " credits"));
+  }
+  if (slots.empty() && !in_place_[i]) {
+    credits_[i] += credits;
+    return absl::OkStatus();
+  }
+  if (region_ == nullptr || slots.size() != credits ||
+      (!in_place_[i] && state_ != State::kConnecting)) {
+    return absl::InternalError(
+        absl::StrCat("an ack of ", credits, " credits and ", slots.size(), " slots"));
+  }
+  in_place_[i] = true;
+  credits_[i] += credits;
+  slots_[i].insert(slots_[i].end(), slots.begin(), slots.end());
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::Open(const std::string& not_shared) {
+  if (region_ == nullptr && why_not_shared_.empty()) {
+    if (context_.transport == v1::TRANSPORT_GRPC) {
+      why_not_shared_ = "pipeline.transport is grpc";
+    } else if (context_.host.empty() || receiver_.host().id() != context_.host) {
+      why_not_shared_ = "the workers are on different hosts";
+    } else {
+      why_not_shared_ = not_shared.empty() ? "the receiver offers no memory" : not_shared;
+    }
+  }
+  if (region_ == nullptr && context_.transport == v1::TRANSPORT_SHM) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("pipeline.transport is shm, but ", why_not_shared_));
+  }
+  state_ = State::kOpen;
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::CauseOf(const grpc::Status& status,
                                const absl::Status& protocol_error) const {
   if (!protocol_error.ok()) return Annotate(protocol_error, name_);
+  if (bad_slot_) {
+    return absl::InternalError(
+        absl::StrCat(name_, ": a slot that is not within the receiver's memory"));
+  }
   if (stalled_) {
     return absl::UnavailableError(
         absl::StrFormat("%s: took no bytes for %.1f s", name_, absl::ToDoubleSeconds(kStall)));
@@ -270,37 +376,44 @@ void GrpcLink::Settle(const grpc::Status& status, const absl::Status& protocol_e
 }
 
 void GrpcLink::RunWriter() {
-  Outgoing outgoing;
-  while (NextOutgoing(&outgoing)) {
-    if (!WriteTensor(std::move(outgoing))) return;  // the reader learns why
+  Queued next;
+  while (NextQueued(&next)) {
+    const bool open = next.slot ? WriteInPlace(std::move(next.outgoing), *next.slot)
+                                : WriteTensor(std::move(next.outgoing));
+    if (!open) return;  // the reader learns why
   }
   WriteEnd();
 }
 
-bool GrpcLink::NextOutgoing(Outgoing* outgoing) {
+bool GrpcLink::NextQueued(Queued* queued) {
   absl::MutexLock lock(&mu_);
   const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return Over() || (state_ == State::kOpen && (!queue_.empty() || finishing_));
   };
   mu_.Await(absl::Condition(&ready));
   if (Over() || queue_.empty()) return false;
-  *outgoing = std::move(queue_.front());
+  *queued = std::move(queue_.front());
   queue_.pop_front();
   return true;
 }
 
-bool GrpcLink::WriteTensor(Outgoing outgoing) {
-  SendBuffer* const buffer = SendBuffer::Create(std::move(outgoing), in_flight_);
-  const Tag& tag = buffer->outgoing().tag;
-  const Tensor& tensor = buffer->outgoing().tensor;
+v1::TensorHeader GrpcLink::HeaderOf(const Outgoing& outgoing) const {
+  const Tag& tag = outgoing.tag;
   v1::TensorHeader header = HeaderFor(context_, tag.kind);
   header.set_step(tag.step);
   header.set_chunk(tag.chunk);
   header.set_micro_batch(tag.micro_batch);
-  header.set_element_type(ToProto(tensor.type));
-  header.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  header.set_element_type(ToProto(outgoing.tensor.type));
+  header.mutable_shape()->Add(outgoing.tensor.shape.begin(), outgoing.tensor.shape.end());
+  header.set_total_bytes(outgoing.tensor.bytes());
+  return header;
+}
+
+bool GrpcLink::WriteTensor(Outgoing outgoing) {
+  v1::TensorHeader header = HeaderOf(outgoing);
+  SendBuffer* const buffer = SendBuffer::Create(std::move(outgoing), in_flight_);
+  const Tensor& tensor = buffer->outgoing().tensor;
   const int64_t total = tensor.bytes();
-  header.set_total_bytes(total);
   bool open = true;
   for (int64_t offset = 0; open && offset < total; offset += kChunkBytes) {
     const int64_t length = std::min(kChunkBytes, total - offset);
@@ -312,6 +425,30 @@ bool GrpcLink::WriteTensor(Outgoing outgoing) {
   }
   buffer->Unref();
   return open;
+}
+
+bool GrpcLink::WriteInPlace(Outgoing outgoing, int64_t slot) {
+  const int64_t total = outgoing.tensor.bytes();
+  char* const to = region_->At(slot, total);
+  if (to == nullptr) {
+    absl::MutexLock lock(&mu_);
+    bad_slot_ = true;
+    client_context_->TryCancel();
+    return false;
+  }
+  v1::TensorHeader header = HeaderOf(outgoing);
+  const char* const from = static_cast<const char*>(outgoing.tensor.data);
+  uint32_t crc = 0;
+  for (int64_t at = 0; at < total; at += kCopyBytes) {
+    const size_t length = static_cast<size_t>(std::min(kCopyBytes, total - at));
+    crc = ExtendCrc32c(crc, from + at, length);
+    std::memcpy(to + at, from + at, length);
+  }
+  outgoing = Outgoing{};  // its own slot is free
+  header.set_slot(slot);
+  header.set_length(total);
+  header.set_crc32c(crc);
+  return WriteFrame(EncodeFrame(header), grpc::WriteOptions());
 }
 
 bool GrpcLink::WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions options) {

@@ -1,8 +1,11 @@
-// The sending side of one gRPC stream, from HELLO to END. Internal to ConnectGrpcLinks.
+// The sending side of one gRPC stream, from HELLO to END. Internal to ConnectLinks.
 //
-//   Connecting ──first ack──> Open ──Finish: queue empty, END written, status OK──> Finished
-//        │                     │
-//        └──── any error ──────┴──> Lost (cause)          Cancel ──> Cancelled, from any state
+//   Connecting ──first credits──> Open ──Finish: queue empty, END written, status OK──> Finished
+//        │                         │
+//        └────── any error ────────┴──> Lost (cause)      Cancel ──> Cancelled, from any state
+//
+// While it connects, the receiver may offer its memory; if that can be attached, a credit is a slot
+// there, the writer copies each tensor into one, and only its header goes down the stream.
 //
 // Two threads: the writer drains the queue, one frame outstanding; the reader connects, then is
 // always inside Read, takes credits from the acks, and settles the state when the stream ends.
@@ -16,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -25,6 +29,7 @@
 #include "absl/time/time.h"
 #include "common/cancellation.h"
 #include "headrace/v1/worker.pb.h"
+#include "worker/backend/shared_region.h"
 #include "worker/pipeline/outbox.h"
 #include "worker/transport/dial.h"
 #include "worker/transport/link.h"
@@ -45,8 +50,10 @@ class GrpcLink {
   GrpcLink(const GrpcLink&) = delete;
   GrpcLink& operator=(const GrpcLink&) = delete;
 
-  // Errors as ConnectGrpcLinks.
+  // Errors as ConnectLinks.
   absl::Status AwaitOpen(absl::Time deadline);
+  // Once open.
+  v1::LinkInfo Describe() const;
   // Errors as Outbox::Send.
   absl::Status Send(Outgoing outgoing, absl::Time deadline);
   // No Send after this; the writer ends the stream once the queue is empty.
@@ -65,16 +72,33 @@ class GrpcLink {
   using Stream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
   enum class State { kConnecting, kOpen, kFinished, kLost, kCancelled };
 
+  // A tensor to send, and the slot of the receiver's that is to take it, if its credit was one.
+  struct Queued {
+    Outgoing outgoing;
+    std::optional<int64_t> slot;
+  };
+
   void RunReader(absl::Time deadline, Cancellation* cancellation);
   absl::Status Connect(absl::Time deadline, const Cancellation* cancellation);
+  absl::StatusOr<Socket> DialReceiver(absl::Time deadline, const Cancellation* cancellation);
+  absl::Status Converse(std::optional<Cancellation::Call>* connecting);
+  absl::Status Attach(const v1::SharedMemory& offer);
   void RunWriter();
   // Waits for the next tensor. False: none will come.
-  bool NextOutgoing(Outgoing* outgoing);
+  bool NextQueued(Queued* queued);
+  v1::TensorHeader HeaderOf(const Outgoing& outgoing) const;
   bool WriteTensor(Outgoing outgoing);
+  bool WriteInPlace(Outgoing outgoing, int64_t slot);
   bool WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions options);
   void WriteEnd();
   void AwaitBuffers();
-  absl::Status TakeAck(const grpc::ByteBuffer& ack);
+  absl::Status TakeAck(const v1::StreamTensorsResponse& ack);
+  absl::Status TakeSlots(CreditClass credit_class, int64_t credits,
+                         const google::protobuf::RepeatedField<int64_t>& slots)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Open(const std::string& not_shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A tensor of this class waits for a credit.
+  bool IsPaced(CreditClass credit_class) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Settle(const grpc::Status& status, const absl::Status& protocol_error);
   absl::Status CauseOf(const grpc::Status& status, const absl::Status& protocol_error) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
@@ -83,8 +107,8 @@ class GrpcLink {
   }
 
   const LinkContext context_;
+  const v1::Peer receiver_;
   const int to_stage_;
-  const std::string address_;
   const std::string name_;  // "link to stage 1 (worker w1, 10.0.0.2:7071)"
   const OnLost on_lost_;
   const std::shared_ptr<BuffersInFlight> in_flight_;
@@ -92,17 +116,24 @@ class GrpcLink {
   // Made by the reader before the link is open. gRPC's way to hold a channel is shared.
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Stream> stream_;
+  std::string address_;                   // where it was reached
+  std::string why_not_shared_;            // empty: it is
+  std::unique_ptr<SharedRegion> region_;  // the receiver's, if attached
 
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
-  absl::Status cause_ ABSL_GUARDED_BY(mu_);                   // of kLost
-  Socket socket_ ABSL_GUARDED_BY(mu_);                        // the connection's, to cut it
-  std::array<int64_t, 2> credits_ ABSL_GUARDED_BY(mu_) = {};  // by CreditClass
-  std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mu_);
+  absl::Status cause_ ABSL_GUARDED_BY(mu_);  // of kLost
+  Socket socket_ ABSL_GUARDED_BY(mu_);       // the connection's, to cut it
+  std::array<int64_t, kNumCreditClasses> credits_ ABSL_GUARDED_BY(mu_) = {};
+  // Of classes whose tensors go to shared memory: where to, one for each credit.
+  std::array<std::deque<int64_t>, kNumCreditClasses> slots_ ABSL_GUARDED_BY(mu_);
+  std::array<bool, kNumCreditClasses> in_place_ ABSL_GUARDED_BY(mu_) = {};
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mu_);
   bool finishing_ ABSL_GUARDED_BY(mu_) = false;
   bool end_written_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time write_began_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // of the frame under way
   bool stalled_ ABSL_GUARDED_BY(mu_) = false;
+  bool bad_slot_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread reader_;
   std::thread writer_;

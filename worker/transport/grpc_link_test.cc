@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 class Sender {
  public:
   explicit Sender(const LoopbackStage& to, const TestPlan& plan = {}) : plan_(plan), memory_(plan) {
-    absl::StatusOr<std::unique_ptr<Outbox>> outbox = ConnectGrpcLinks(
-        TestContext(0, plan), {to.peer()}, Soon(), [this](int stage, absl::Status s) {
+    absl::StatusOr<std::unique_ptr<Links>> outbox =
+        ConnectLinks(TestContext(0, plan), {to.peer()}, Soon(), [this](int stage, absl::Status s) {
           EXPECT_EQ(stage, 1);
           cause_ = std::move(s);
           lost_.Notify();
@@ -49,18 +49,14 @@ class Sender {
   std::unique_ptr<Outbox> outbox_;
 };
 
-std::string UnixAddress() { return absl::StrCat("unix:/tmp/headrace-link-test-", getpid()); }
-
-class LinkTest : public ::testing::TestWithParam<bool> {
- protected:
-  static std::string Listen() { return GetParam() ? UnixAddress() : "127.0.0.1:0"; }
-};
-INSTANTIATE_TEST_SUITE_P(Over, LinkTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+class LinkTest : public ::testing::TestWithParam<Over> {};
+INSTANTIATE_TEST_SUITE_P(Links, LinkTest,
+                         ::testing::Values(Over::kTcp, Over::kUnixSocket, Over::kSharedMemory),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(LinkTest, BringsEveryTensorWholeWhateverTheOrderItIsTakenIn) {
-  const TestPlan plan{.rows = 2500};  // 2.4 chunks
-  LoopbackStage receiver(Listen(), plan);
+  const TestPlan plan{.rows = 2500, .host = HostFor(GetParam())};  // 2.4 chunks
+  LoopbackStage receiver(Listen(GetParam()), plan);
   Sender sender(receiver, plan);
   for (int step = 1; step <= 3; ++step) {
     for (int mb = 0; mb < 8; mb += 2) {
@@ -181,7 +177,7 @@ TEST(GrpcLink, SendToAStageWithoutALinkIsRefused) {
 
 absl::Status ConnectTo(const v1::Peer& peer, const LinkContext& context, absl::Duration timeout,
                        Cancellation* cancellation = nullptr) {
-  return ConnectGrpcLinks(
+  return ConnectLinks(
              context, {peer}, absl::Now() + timeout,
              [](int, absl::Status) { ADD_FAILURE() << "a link that never opened cannot be lost"; },
              cancellation)
@@ -275,7 +271,7 @@ TEST(GrpcLink, OnceOpenALinkIsNotCancelledByWhatCancelsConnecting) {
   LoopbackStage receiver;
   TestMemory memory(plan);
   Cancellation cancellation;
-  absl::StatusOr<std::unique_ptr<Outbox>> outbox = ConnectGrpcLinks(
+  absl::StatusOr<std::unique_ptr<Links>> outbox = ConnectLinks(
       TestContext(0), {receiver.peer()}, Soon(),
       [](int, absl::Status cause) { ADD_FAILURE() << cause; }, &cancellation);
   ASSERT_TRUE(outbox.ok()) << outbox.status();

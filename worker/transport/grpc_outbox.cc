@@ -15,17 +15,23 @@ constexpr absl::Duration kWatchEvery = absl::Milliseconds(250);
 
 // The links are const after construction; each one is thread-safe. One thread watches that they
 // move.
-class GrpcOutbox final : public Outbox {
+class GrpcLinks final : public Links {
  public:
-  explicit GrpcOutbox(std::map<int, std::unique_ptr<GrpcLink>> links)
+  explicit GrpcLinks(std::map<int, std::unique_ptr<GrpcLink>> links)
       : links_(std::move(links)), watch_([this] { Watch(); }) {}
-  ~GrpcOutbox() override { Close(); }
+  ~GrpcLinks() override { Close(); }
 
   absl::Status AwaitOpen(absl::Time deadline) {
     for (const auto& [stage, link] : links_) {
       if (absl::Status open = link->AwaitOpen(deadline); !open.ok()) return open;
     }
     return absl::OkStatus();
+  }
+
+  std::vector<v1::LinkInfo> Describe() const override {
+    std::vector<v1::LinkInfo> described;
+    for (const auto& [stage, link] : links_) described.push_back(link->Describe());
+    return described;
   }
 
   absl::Status Send(int to_stage, Outgoing outgoing, absl::Time deadline) override {
@@ -67,7 +73,7 @@ class GrpcOutbox final : public Outbox {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
+absl::StatusOr<std::unique_ptr<Links>> ConnectLinks(
     const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
     std::function<void(int stage, absl::Status cause)> on_lost, Cancellation* cancellation) {
   std::map<int, std::unique_ptr<GrpcLink>> links;
@@ -75,9 +81,9 @@ absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
     links[static_cast<int>(receiver.stage())] =
         std::make_unique<GrpcLink>(context, receiver, deadline, on_lost, cancellation);
   }
-  auto outbox = std::make_unique<GrpcOutbox>(std::move(links));
-  const absl::Status open = outbox->AwaitOpen(deadline);
-  if (open.ok()) return outbox;
+  auto connected = std::make_unique<GrpcLinks>(std::move(links));
+  const absl::Status open = connected->AwaitOpen(deadline);
+  if (open.ok()) return connected;
   if (cancellation != nullptr && cancellation->cancelled()) {
     return absl::CancelledError("told to stop while connecting");
   }

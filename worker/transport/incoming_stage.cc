@@ -47,8 +47,8 @@ void IncomingStage::Taken(const Tag& tag) {
   if (seat != seated_.end()) seat->second->ReturnCredit(credit_class);
 }
 
-void StageDirectory::Enter(const LinkContext& context, Inbox* inbox) {
-  auto stage = std::make_shared<IncomingStage>(context, inbox);
+void StageDirectory::Enter(const LinkContext& context, Inbox* inbox, SharedInputs shared) {
+  auto stage = std::make_shared<IncomingStage>(context, inbox, std::move(shared));
   inbox->OnTaken([stage](const Tag& tag) { stage->Taken(tag); });
   absl::MutexLock lock(&mu_);
   stages_.push_back(std::move(stage));

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -24,9 +25,12 @@ class IncomingStream {
 
 class IncomingStage {
  public:
-  IncomingStage(const LinkContext& context, Inbox* inbox) : context_(context), inbox_(inbox) {}
+  IncomingStage(const LinkContext& context, Inbox* inbox, SharedInputs shared)
+      : context_(context), inbox_(inbox), shared_(std::move(shared)) {}
 
   const LinkContext& context() const { return context_; }
+  // Valid as the inbox is.
+  const SharedInputs& shared() const { return shared_; }
   // Valid for a stream between its Join and its Part.
   Inbox* inbox() const { return inbox_; }
 
@@ -45,6 +49,7 @@ class IncomingStage {
  private:
   const LinkContext context_;
   Inbox* const inbox_;
+  const SharedInputs shared_;
   absl::Mutex mu_;
   std::map<int64_t, IncomingStream*> seated_ ABSL_GUARDED_BY(mu_);
   std::set<int64_t> seen_ ABSL_GUARDED_BY(mu_);

@@ -1,7 +1,11 @@
 // The seam between the pipeline and a way to move tensors. A stage's links are opened all at once
-// (Connect) by the side that sends; the receiving side is the worker's StageService, which hands
-// frames to the Inbox of the stage they are for (grpc_service.h). docs/format-frame.md has what
-// passes between the two.
+// (ConnectLinks) by the side that sends; the receiving side is the worker's StageService, which
+// hands frames to the Inbox of the stage they are for (grpc_service.h).
+//
+// Every link is a gRPC stream. Between workers of one host it goes over a Unix socket where there
+// is one, and carries frames without payloads where the sender can attach the receiver's memory:
+// the tensor itself is copied once, into the slot it will be used in. docs/format-frame.md has what
+// passes.
 #pragma once
 
 #include <functional>
@@ -17,6 +21,7 @@
 #include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/outbox.h"
+#include "worker/pipeline/shared_inputs.h"
 
 namespace headrace {
 
@@ -24,19 +29,29 @@ struct LinkContext {
   std::string job_id;
   int64_t generation = 0;
   int stage = 0;
-  int credits = 2;  // per pipelined class (activation, gradient) and edge
+  int credits = 2;   // per pipelined class (activation, gradient) and edge
+  std::string host{};  // HostInfo.id of the worker; empty: shares with nobody
+  v1::Transport transport = v1::TRANSPORT_AUTO;
+};
+
+// A stage's links to the stages it sends to.
+class Links : public Outbox {
+ public:
+  // Transport, address and reason of each; they do not change.
+  virtual std::vector<v1::LinkInfo> Describe() const = 0;
 };
 
 // Opens one stream to each stage in `receivers`, says HELLO, waits until each answers.
 //   UNAVAILABLE        names worker, stage, address and what the transport said
 //   DEADLINE_EXCEEDED  likewise
-//   FAILED_PRECONDITION  the receiver refused: other job or generation
+//   FAILED_PRECONDITION  the receiver refused: other job or generation; or the transport is shm and
+//                      the receiver's memory cannot be attached: says why
 //   ALREADY_EXISTS     the receiver has or had a stream from this stage already
 //   CANCELLED          by `cancellation` (may be null: never), at once; it must outlive the Outbox
 // `on_lost(stage, cause)` is called once per link that breaks later, on a link thread; it must not
 // call Close. `cause` has the code the receiver gave (INVALID_ARGUMENT for a bad frame …), else
 // UNAVAILABLE. The Outbox must be closed before the arenas of the slots it was given go.
-absl::StatusOr<std::unique_ptr<Outbox>> ConnectGrpcLinks(
+absl::StatusOr<std::unique_ptr<Links>> ConnectLinks(
     const LinkContext& context, const std::vector<v1::Peer>& receivers, absl::Time deadline,
     std::function<void(int stage, absl::Status cause)> on_lost,
     Cancellation* cancellation = nullptr);
@@ -47,9 +62,9 @@ class IncomingStage;
 class StageDirectory {
  public:
   // The stage's `inbox` takes what arrives for `context`'s job and generation, and its OnTaken is
-  // set to return credits. It must stay valid until Leave returns; Leave ends its streams and waits
-  // for them.
-  void Enter(const LinkContext& context, Inbox* inbox);
+  // set to return credits. Both it and what `shared` names must stay valid until Leave returns;
+  // Leave ends its streams and waits for them.
+  void Enter(const LinkContext& context, Inbox* inbox, SharedInputs shared = {});
   // Nothing to do if the stage is not here.
   void Leave(const std::string& job_id, int64_t generation);
 

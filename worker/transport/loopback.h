@@ -23,19 +23,33 @@ namespace headrace {
 
 inline absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
+// What a test's link goes over: how the receiver listens, and whether both are on one host.
+enum class Over { kTcp, kUnixSocket, kSharedMemory };
+inline std::string Listen(Over over) {
+  if (over != Over::kUnixSocket) return "127.0.0.1:0";
+  return absl::StrCat("unix:/tmp/headrace-link-test-", getpid());
+}
+inline std::string HostFor(Over over) { return over == Over::kSharedMemory ? "host-a" : ""; }
+inline std::string NameOf(Over over) {
+  constexpr const char* kNames[] = {"Tcp", "UnixSocket", "SharedMemory"};
+  return kNames[static_cast<int>(over)];
+}
+
 // What the plan of the stages here says: tensors of `rows` × 256 float32, eight micro-batches, and
-// decisions of three float64.
+// decisions of three float64; with a host, stage 1 shares its input pools with stage 0.
 struct TestPlan {
   int64_t rows = 1024;
   int credits = 2;
   int slots = 4;
+  std::string host = "";
 
   std::vector<int64_t> shape() const { return {rows, 256}; }
   int64_t bytes() const { return rows * 256 * 4; }
 };
 
 inline LinkContext TestContext(int stage, const TestPlan& plan = {}) {
-  return {.job_id = "j1", .generation = 3, .stage = stage, .credits = plan.credits};
+  return {
+      .job_id = "j1", .generation = 3, .stage = stage, .credits = plan.credits, .host = plan.host};
 }
 
 inline Tag ActivationTag(int64_t step, int micro_batch, int from_stage = 0) {
@@ -49,17 +63,43 @@ inline Tag DecisionTag(int64_t step, int from_stage = 0) {
   return {.kind = v1::MESSAGE_KIND_DECISION, .from_stage = from_stage, .step = step};
 }
 
-// An arena with one pool.
+// An arena with a pool for activations and gradients. Where memory is shared, gradients and ties
+// have pools of their own, and all of them lie in a region.
 class TestMemory {
  public:
-  explicit TestMemory(const TestPlan& plan)
-      : arena_(*Arena::Create(plan.bytes() * plan.slots + (1 << 16))),
-        pool_(*arena_->CarvePool("link", plan.bytes(), plan.slots)) {}
+  explicit TestMemory(const TestPlan& plan, bool shared = false)
+      : region_(shared ? *SharedRegion::Create(RegionBytes(plan)) : nullptr),
+        arena_(*Arena::Create(plan.bytes() * plan.slots + (1 << 16))),
+        pool_(*arena_->CarvePool("link", plan.bytes(), plan.slots, region_.get())),
+        gradients_(pool_) {
+    if (!shared) return;
+    gradients_ = *arena_->CarvePool("gradients", plan.bytes(), plan.credits + 1, region_.get());
+    ties_ = *arena_->CarvePool("ties", plan.bytes(), 1, region_.get());
+  }
   Pool* pool() const { return pool_; }
+  Pool* gradients() const { return gradients_; }
+  Pool* ties() const { return ties_; }
+  SharedInputs inputs() const {
+    SharedInputs inputs{region_.get(), "this stage has none", {}};
+    if (region_ == nullptr) return inputs;
+    inputs.inputs = {{0, CreditClass::kActivation, pool_},
+                     {0, CreditClass::kGradient, gradients_},
+                     {0, CreditClass::kTie, ties_}};
+    return inputs;
+  }
 
  private:
+  static int64_t RegionBytes(const TestPlan& plan) {
+    return SharedRegion::PieceBytes(plan.bytes() * plan.slots) +
+           SharedRegion::PieceBytes(plan.bytes() * (plan.credits + 1)) +
+           SharedRegion::PieceBytes(plan.bytes());
+  }
+
+  std::unique_ptr<SharedRegion> region_;
   std::unique_ptr<Arena> arena_;
   Pool* pool_;
+  Pool* gradients_;
+  Pool* ties_ = nullptr;
 };
 
 // Stage 1 of job j1, generation 3, which expects tensors from stages 0 and 2.
@@ -68,10 +108,10 @@ class LoopbackStage {
   explicit LoopbackStage(const std::string& listen = "127.0.0.1:0", const TestPlan& plan = {},
                          absl::Duration hello_timeout = absl::Seconds(5))
       : plan_(plan),
-        memory_(plan),
+        memory_(plan, !plan.host.empty()),
         inbox_([this](const Tag& tag) { return Expect(tag); }),
         service_(&directory_, hello_timeout) {
-    directory_.Enter(TestContext(1, plan), &inbox_);
+    directory_.Enter(TestContext(1, plan), &inbox_, memory_.inputs());
     grpc::ServerBuilder builder;
     int port = 0;
     const absl::Status listening = AddListener(&builder, listen, &port);
@@ -89,6 +129,7 @@ class LoopbackStage {
   void Leave() { directory_.Leave("j1", 3); }
   Inbox& inbox() { return inbox_; }
   Pool* pool() { return memory_.pool(); }
+  const TestMemory& memory() const { return memory_; }
   const std::string& address() const { return address_; }
   int port() const { return port_; }
   v1::Peer peer() const {
@@ -96,11 +137,15 @@ class LoopbackStage {
     peer.set_stage(1);
     peer.set_worker("w1");
     peer.set_address(address_);
+    peer.mutable_host()->set_id(plan_.host);
     return peer;
   }
 
  private:
   absl::StatusOr<Expectation> Expect(const Tag& tag) {
+    if (tag.kind == v1::MESSAGE_KIND_TIED_WEIGHTS && memory_.ties() != nullptr) {
+      return Expectation{.shape = plan_.shape(), .pool = memory_.ties()};
+    }
     if (tag.kind == v1::MESSAGE_KIND_DECISION) {
       return Expectation{.type = ElementType::kFloat64, .shape = {3}};
     }
@@ -110,7 +155,9 @@ class LoopbackStage {
     if (tag.micro_batch >= 8) {
       return absl::InvalidArgumentError(ToText(tag) + ": expected micro-batch 0 to 7");
     }
-    return Expectation{.shape = plan_.shape(), .pool = memory_.pool()};
+    return Expectation{
+        .shape = plan_.shape(),
+        .pool = tag.kind == v1::MESSAGE_KIND_GRADIENT ? memory_.gradients() : memory_.pool()};
   }
 
   const TestPlan plan_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status.h"
+#include "worker/transport/crc32c.h"
 
 namespace headrace {
 namespace {
@@ -21,27 +22,53 @@ absl::Status Wrong(const Tag& tag, const char* what, int64_t came, int64_t expec
       absl::StrCat(ToText(tag), ": ", what, " ", came, ", expected ", expected));
 }
 
+// What a tensor's first frame says of it.
+struct Announced {
+  Tag tag;
+  ElementType type;
+  std::vector<int64_t> shape;
+};
+
+absl::StatusOr<Announced> ReadTensor(const v1::TensorHeader& header) {
+  HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
+  if (!IsTensorKind(tag.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame of kind ", KindName(tag.kind), ", expected a tensor or END"));
+  }
+  const absl::StatusOr<ElementType> type = FromProto(header.element_type());
+  if (!type.ok()) return Annotate(type.status(), ToText(tag));
+  return Announced{tag, *type, {header.shape().begin(), header.shape().end()}};
+}
+
+absl::Status CheckSum(const v1::TensorHeader& header, const Tag& tag, uint32_t crc) {
+  if (crc == header.crc32c()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("%s: bytes %d to %d have checksum %08x, expected %08x", ToText(tag),
+                      header.offset(), header.offset() + header.length(), crc, header.crc32c()));
+}
+
 }  // namespace
 
 TensorAssembler::TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox,
-                                 std::function<absl::Status(const Tag& tag)> admit)
-    : context_(context), from_stage_(from_stage), inbox_(inbox), admit_(std::move(admit)) {}
+                                 Admit admit, Claim claim)
+    : context_(context),
+      from_stage_(from_stage),
+      inbox_(inbox),
+      admit_(std::move(admit)),
+      claim_(std::move(claim)) {}
 
 absl::Status TensorAssembler::Accept(const Frame& frame) {
   const v1::TensorHeader& header = frame.header;
   HEADRACE_RETURN_IF_ERROR(CheckSender(header));
   if (ended_) return absl::InvalidArgumentError("a frame after END, expected nothing");
   if (header.kind() == v1::MESSAGE_KIND_END) return AcceptEnd(header);
+  if (header.has_slot()) return AcceptInPlace(header);
   HEADRACE_RETURN_IF_ERROR(current_ ? CheckContinues(header) : Begin(header));
   HEADRACE_RETURN_IF_ERROR(CheckRange(header));
   const Tensor& tensor = current_->received.tensor;
   const uint32_t crc =
       frame.payload.CopyTo(static_cast<char*>(tensor.data) + current_->next_offset);
-  if (crc != header.crc32c()) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s: bytes %d to %d have checksum %08x, expected %08x", ToText(current_->received.tag),
-        current_->next_offset, current_->next_offset + header.length(), crc, header.crc32c()));
-  }
+  HEADRACE_RETURN_IF_ERROR(CheckSum(header, current_->received.tag, crc));
   current_->next_offset += header.length();
   if (current_->next_offset < tensor.bytes()) return absl::OkStatus();
   Received whole = std::move(current_->received);
@@ -74,26 +101,39 @@ absl::Status TensorAssembler::AcceptEnd(const v1::TensorHeader& header) {
 }
 
 absl::Status TensorAssembler::Begin(const v1::TensorHeader& header) {
-  HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
-  if (!IsTensorKind(tag.kind)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("frame of kind ", KindName(tag.kind), ", expected a tensor or END"));
-  }
-  absl::StatusOr<ElementType> type = FromProto(header.element_type());
-  if (!type.ok()) return Annotate(type.status(), ToText(tag));
-  HEADRACE_RETURN_IF_ERROR(admit_(tag));
-  const std::vector<int64_t> shape(header.shape().begin(), header.shape().end());
-  HEADRACE_ASSIGN_OR_RETURN(Received received, inbox_->Prepare(tag, *type, shape));
+  HEADRACE_ASSIGN_OR_RETURN(const Announced announced, ReadTensor(header));
+  HEADRACE_RETURN_IF_ERROR(admit_(announced.tag));
+  HEADRACE_ASSIGN_OR_RETURN(Received received,
+                            inbox_->Prepare(announced.tag, announced.type, announced.shape));
   const int64_t bytes = received.tensor.bytes();  // the plan's: the shape is the expected one
-  if (header.total_bytes() != bytes) return Wrong(tag, "total_bytes", header.total_bytes(), bytes);
+  if (header.total_bytes() != bytes) {
+    return Wrong(announced.tag, "total_bytes", header.total_bytes(), bytes);
+  }
   current_.emplace(Current{.received = std::move(received)});
   return absl::OkStatus();
+}
+
+absl::Status TensorAssembler::AcceptInPlace(const v1::TensorHeader& header) {
+  HEADRACE_ASSIGN_OR_RETURN(const Announced announced, ReadTensor(header));
+  if (current_) return CheckContinues(header);
+  HEADRACE_ASSIGN_OR_RETURN(Slot slot, claim_(announced.tag, header.slot()));
+  HEADRACE_ASSIGN_OR_RETURN(Received received, inbox_->Prepare(announced.tag, announced.type,
+                                                               announced.shape, std::move(slot)));
+  const int64_t bytes = received.tensor.bytes();
+  if (header.total_bytes() != bytes) {
+    return Wrong(announced.tag, "total_bytes", header.total_bytes(), bytes);
+  }
+  if (header.offset() != 0) return Wrong(announced.tag, "offset", header.offset(), 0);
+  if (header.length() != bytes) return Wrong(announced.tag, "length", header.length(), bytes);
+  HEADRACE_RETURN_IF_ERROR(CheckSum(
+      header, announced.tag, ExtendCrc32c(0, received.tensor.data, static_cast<size_t>(bytes))));
+  return inbox_->Put(std::move(received));
 }
 
 absl::Status TensorAssembler::CheckContinues(const v1::TensorHeader& header) const {
   HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
   const Received& received = current_->received;
-  if (tag != received.tag) {
+  if (tag != received.tag || header.has_slot()) {
     return absl::InvalidArgumentError(absl::StrCat("frame of ", ToText(tag), ", expected byte ",
                                                    current_->next_offset, " of ",
                                                    ToText(received.tag)));

@@ -1,7 +1,7 @@
-// Puts the frames of one stream together again, straight into the inbox's memory. Every field of a
-// header is checked, against the stream, the plan and the frames before, before a byte is copied or
-// memory taken; what a header claims is never used as a size.
-// Used by one thread at a time.
+// Puts the frames of one stream together again, straight into the inbox's memory, or finds them
+// there if the sender shares it. Every field of a header is checked, against the stream, the plan
+// and the frames before, before a byte is copied or memory taken; what a header claims is never
+// used as a size. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/transport/frame.h"
 #include "worker/transport/link.h"
@@ -17,10 +18,15 @@ namespace headrace {
 
 class TensorAssembler {
  public:
-  // `admit` says whether the sender may begin this tensor now (its credit); `inbox` must outlive
-  // this.
-  TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox,
-                  std::function<absl::Status(const Tag& tag)> admit);
+  // Whether the sender may begin this tensor now (its credit).
+  using Admit = std::function<absl::Status(const Tag& tag)>;
+  // The same for a tensor that it says lies in shared memory at `offset`: the slot there, if it is
+  // one that was granted for such tensors.
+  using Claim = std::function<absl::StatusOr<Slot>(const Tag& tag, int64_t offset)>;
+
+  // `inbox` must outlive this.
+  TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox, Admit admit,
+                  Claim claim);
 
   // Takes the next frame, HELLO excepted; after the last one of a tensor, Puts it into the inbox.
   // Every error names what was expected and what came, and ends the stream:
@@ -28,7 +34,7 @@ class TensorAssembler {
   //   INVALID_ARGUMENT     another sender, unexpected tag, type, shape, size, offset or length; an
   //                        END inside a tensor, a frame after END
   //   DATA_LOSS            the checksum differs
-  //   else                 what `admit`, Inbox::Prepare or Inbox::Put said
+  //   else                 what `admit`, `claim`, Inbox::Prepare or Inbox::Put said
   absl::Status Accept(const Frame& frame);
 
   // An END frame has come.
@@ -43,13 +49,15 @@ class TensorAssembler {
   absl::Status CheckSender(const v1::TensorHeader& header) const;
   absl::Status AcceptEnd(const v1::TensorHeader& header);
   absl::Status Begin(const v1::TensorHeader& header);
+  absl::Status AcceptInPlace(const v1::TensorHeader& header);
   absl::Status CheckContinues(const v1::TensorHeader& header) const;
   absl::Status CheckRange(const v1::TensorHeader& header) const;
 
   const LinkContext context_;
   const int from_stage_;
   Inbox* const inbox_;
-  const std::function<absl::Status(const Tag& tag)> admit_;
+  const Admit admit_;
+  const Claim claim_;
   std::optional<Current> current_;
   bool ended_ = false;
 };

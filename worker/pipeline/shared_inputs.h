@@ -1,0 +1,26 @@
+// Which of a stage's input pools lie in memory that the sender may write to, so that a tensor it
+// sends needs no copy here. The pools are those there would be without: sharing takes no memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "worker/backend/arena.h"
+#include "worker/pipeline/tag.h"
+
+namespace headrace {
+
+struct SharedInput {
+  int from_stage = 0;
+  CreditClass credit_class = CreditClass::kNone;
+  Pool* pool = nullptr;
+};
+
+// Borrowed from the stage's equipment.
+struct SharedInputs {
+  const SharedRegion* region = nullptr;  // null: none of them
+  std::string why_none;                  // then
+  std::vector<SharedInput> inputs;
+};
+
+}  // namespace headrace
