@@ -1,5 +1,6 @@
 #include "worker/transport/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -104,9 +105,66 @@ __attribute__((target("sse4.2"))) uint32_t RawSse42(uint32_t crc, const unsigned
   return crc;
 }
 
+constexpr size_t kCacheLine = 64;
+
+template <bool kPastCache>
+__attribute__((target("sse4.2"))) inline void StoreWord(unsigned char* to, uint64_t word) {
+  if constexpr (kPastCache) {
+    _mm_stream_si64(reinterpret_cast<long long*>(to), static_cast<long long>(word));
+  } else {
+    std::memcpy(to, &word, sizeof(word));
+  }
+}
+
+template <bool kPastCache>
+__attribute__((target("sse4.2"))) uint32_t RawCopySse42(uint32_t crc, unsigned char* to,
+                                                        const unsigned char* p, size_t size) {
+  static const ZeroShift shift;
+  if (kPastCache) {  // such stores are fast for whole lines only
+    const size_t head =
+        std::min(size, (kCacheLine - reinterpret_cast<uintptr_t>(to) % kCacheLine) % kCacheLine);
+    crc = RawSse42(crc, p, head);
+    std::memcpy(to, p, head);
+    to += head, p += head, size -= head;
+  }
+  for (; size >= 3 * kStreamBytes;
+       p += 3 * kStreamBytes, to += 3 * kStreamBytes, size -= 3 * kStreamBytes) {
+    uint64_t a = crc, b = 0, c = 0;
+    for (size_t i = 0; i < kStreamBytes; i += 8) {
+      const uint64_t words[] = {LoadWord(p + i), LoadWord(p + kStreamBytes + i),
+                                LoadWord(p + 2 * kStreamBytes + i)};
+      a = _mm_crc32_u64(a, words[0]);
+      b = _mm_crc32_u64(b, words[1]);
+      c = _mm_crc32_u64(c, words[2]);
+      StoreWord<kPastCache>(to + i, words[0]);
+      StoreWord<kPastCache>(to + kStreamBytes + i, words[1]);
+      StoreWord<kPastCache>(to + 2 * kStreamBytes + i, words[2]);
+    }
+    const uint32_t ab = shift(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b);
+    crc = shift(ab) ^ static_cast<uint32_t>(c);
+  }
+  if (kPastCache) _mm_sfence();
+  std::memcpy(to, p, size);
+  return RawSse42(crc, p, size);
+}
+
 #endif
 
 }  // namespace
+
+uint32_t CopyAndExtendCrc32c(uint32_t crc, void* to, const void* from, size_t size,
+                             bool past_cache) {
+#if defined(__x86_64__)
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
+  if (has_instruction) {
+    const auto copy = past_cache ? RawCopySse42<true> : RawCopySse42<false>;
+    return ~copy(~crc, static_cast<unsigned char*>(to), static_cast<const unsigned char*>(from),
+                 size);
+  }
+#endif
+  std::memcpy(to, from, size);
+  return ExtendCrc32cPortable(crc, from, size);
+}
 
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size) {
 #if defined(__x86_64__)

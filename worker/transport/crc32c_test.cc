@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
+#include <vector>
 
 namespace headrace {
 namespace {
@@ -46,6 +48,26 @@ TEST(Crc32c, SeesEverySingleFlippedBit) {
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
     EXPECT_NE(Crc32c(bytes), good) << bit;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+  }
+}
+
+TEST(Crc32c, ACopyIsWholeAndHasTheSameSum) {
+  std::mt19937 random(7);
+  std::vector<unsigned char> from(100'000), to(from.size());
+  for (unsigned char& byte : from) byte = static_cast<unsigned char>(random());
+  for (const bool past_cache : {false, true}) {
+    for (const size_t size : {0, 1, 7, 8, 63, 64, 65, 4096, 12287, 12288, 12289, 50'000}) {
+      for (const size_t shift : {0, 1, 8, 33}) {
+        std::fill(to.begin(), to.end(), 0xee);
+        const unsigned char* const source = from.data() + 3 * shift;
+        EXPECT_EQ(CopyAndExtendCrc32c(5, to.data() + shift, source, size, past_cache),
+                  ExtendCrc32cPortable(5, source, size))
+            << size << " " << shift;
+        EXPECT_TRUE(std::equal(source, source + size, to.data() + shift)) << size << " " << shift;
+        EXPECT_EQ(to[shift + size], 0xee);
+        if (shift > 0) EXPECT_EQ(to[shift - 1], 0xee);
+      }
+    }
   }
 }
 

@@ -21,6 +21,8 @@ using ::google::protobuf::io::CodedOutputStream;
 constexpr uint8_t kHeaderKey = 0x0a;
 constexpr uint8_t kPayloadKey = 0x12;
 constexpr int kMaxVarintBytes = 10;
+// Of a chunk that is likely part of a tensor that no cache holds until it is used.
+constexpr int64_t kLargeBytes = 256 << 10;
 
 std::string EncodePrefix(const v1::TensorHeader& header, int64_t payload_bytes) {
   const size_t header_bytes = header.ByteSizeLong();
@@ -101,9 +103,7 @@ uint32_t Payload::CopyTo(void* destination) const {
       continue;
     }
     const size_t length = static_cast<size_t>(size - skip);
-    // Slice by slice, so that the copy finds in cache what the checksum has just read.
-    crc = ExtendCrc32c(crc, slice.begin() + skip, length);
-    std::memcpy(out, slice.begin() + skip, length);
+    crc = CopyAndExtendCrc32c(crc, out, slice.begin() + skip, length, size_ >= kLargeBytes);
     out += length;
     skip = 0;
   }

@@ -4,7 +4,6 @@
 #include <grpcpp/create_channel_posix.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -29,8 +28,8 @@ constexpr absl::Duration kStall = absl::Milliseconds(2500);
 // More credits than any plan grants: a peer that says so is broken.
 constexpr int64_t kMaxCredits = 1 << 20;
 
-// Copied and summed piece by piece, so that the copy finds in cache what the checksum has read.
-constexpr int64_t kCopyBytes = 256 << 10;
+// No cache holds a tensor of this size until the receiver uses it.
+constexpr int64_t kLargeBytes = 256 << 10;
 
 v1::TensorHeader HeaderFor(const LinkContext& context, v1::MessageKind kind) {
   v1::TensorHeader header;
@@ -437,17 +436,11 @@ bool GrpcLink::WriteInPlace(Outgoing outgoing, int64_t slot) {
     return false;
   }
   v1::TensorHeader header = HeaderOf(outgoing);
-  const char* const from = static_cast<const char*>(outgoing.tensor.data);
-  uint32_t crc = 0;
-  for (int64_t at = 0; at < total; at += kCopyBytes) {
-    const size_t length = static_cast<size_t>(std::min(kCopyBytes, total - at));
-    crc = ExtendCrc32c(crc, from + at, length);
-    std::memcpy(to + at, from + at, length);
-  }
-  outgoing = Outgoing{};  // its own slot is free
   header.set_slot(slot);
   header.set_length(total);
-  header.set_crc32c(crc);
+  header.set_crc32c(CopyAndExtendCrc32c(0, to, outgoing.tensor.data, static_cast<size_t>(total),
+                                        total >= kLargeBytes));
+  outgoing = Outgoing{};  // its own slot is free
   return WriteFrame(EncodeFrame(header), grpc::WriteOptions());
 }
 
