@@ -245,6 +245,17 @@ TEST(PlanText, SaysWhatItsSecondsRestOn) {
   }
 }
 
+TEST(PlanText, NamesLinksThatAreSlowerThanTheirReceivers) {
+  v1::Plan plan = FailedJob().plan();  // 10 ms forward and 20 ms backward on either stage
+  plan.mutable_stage(0)->set_activation_s(0.03);
+  plan.mutable_stage(1)->set_gradient_s(0.031);
+  const std::string text = RenderPlan(plan, {}, 120);
+  EXPECT_THAT(text, HasSubstr("slow link  the gradient from stage 1 takes 31.0 ms a micro-batch, "
+                              "longer than the 30.0 ms stage 0 works on one: the link sets the "
+                              "pace\n"));
+  EXPECT_THAT(text, Not(HasSubstr("the activation from")));
+}
+
 TEST(PlanText, SaysThatBf16BoundariesChangeTheNumbers) {
   v1::Plan plan = FailedJob().plan();
   EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("boundaries")));

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 
 namespace headrace {
 namespace {
@@ -24,6 +25,16 @@ constexpr std::array<Unit, 10> kUnits = {{{"", 1},
                                           {"MB", 1e6},
                                           {"GB", 1e9},
                                           {"TB", 1e12}}};
+constexpr std::array<Unit, 10> kRates = {{{"bit/s", 1.0 / 8},
+                                          {"Kbit/s", 1e3 / 8},
+                                          {"Mbit/s", 1e6 / 8},
+                                          {"Gbit/s", 1e9 / 8},
+                                          {"Tbit/s", 1e12 / 8},
+                                          {"B/s", 1},
+                                          {"KB/s", 1e3},
+                                          {"MB/s", 1e6},
+                                          {"GB/s", 1e9},
+                                          {"TB/s", 1e12}}};
 // The longest path sockaddr_un holds with its closing zero.
 constexpr size_t kMaxSocketPath = 107;
 
@@ -89,6 +100,36 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
     return static_cast<int64_t>(std::llround(bytes));
   }
   return BadBytes(text);
+}
+
+absl::StatusOr<LinkSpeed> ParseLinkSpeed(std::string_view text) {
+  const absl::Status bad = absl::InvalidArgumentError(absl::StrCat(
+      "\"", std::string(text),
+      "\" is not a link; write 1Gbit/s, 125MB/s or 1Gbit/s,1ms (rate, latency one way; "
+      "1KB/s to 1TB/s, at most 10s)"));
+  const size_t comma = text.find(',');
+  const std::string_view rate = text.substr(0, comma);
+  const size_t end = rate.find_first_not_of("0123456789.");
+  const std::string_view number = rate.substr(0, end);
+  const std::string_view unit = end == std::string_view::npos ? "" : rate.substr(end);
+  LinkSpeed link;
+  if (!IsPlainNumber(number) || !absl::SimpleAtod(std::string(number), &link.bytes_per_second)) {
+    return bad;
+  }
+  double scale = 0;
+  for (const Unit& known : kRates) {
+    if (unit == known.name) scale = known.bytes;
+  }
+  link.bytes_per_second *= scale;
+  if (link.bytes_per_second < 1e3 || link.bytes_per_second > 1e12) return bad;
+  if (comma == std::string_view::npos) return link;
+  absl::Duration latency;
+  if (!absl::ParseDuration(std::string(text.substr(comma + 1)), &latency) ||
+      latency < absl::ZeroDuration() || latency > absl::Seconds(10)) {
+    return bad;
+  }
+  link.latency_s = absl::ToDoubleSeconds(latency);
+  return link;
 }
 
 std::string FormatBytes(int64_t bytes) {

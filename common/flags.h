@@ -16,6 +16,15 @@ std::string FormatBytes(int64_t bytes);
 // "12.3 K", "124.4 M", "1.5 B".
 std::string FormatCount(double count);
 
+// What a machine's link carries, and how long a bit is on its way.
+struct LinkSpeed {
+  double bytes_per_second = 0;  // 0: not said
+  double latency_s = 0;         // one way
+};
+// "1Gbit/s" or "125MB/s", or either with a latency: "1Gbit/s,1ms" (KMGT; us, ms, s).
+//   INVALID_ARGUMENT  shows the forms; also out of 1 KB/s to 1 TB/s, or over 10 s
+absl::StatusOr<LinkSpeed> ParseLinkSpeed(std::string_view text);
+
 // "host:port", "[v6]:port" or "unix:/path" (the path must fit a socket address: 107 bytes).
 //   INVALID_ARGUMENT  says which part is wrong
 absl::Status CheckAddress(std::string_view address);

@@ -29,6 +29,27 @@ TEST(FlagsTest, RefusesWhatIsNoByteSizeAndShowsTheForms) {
   }
 }
 
+TEST(FlagsTest, ParsesLinks) {
+  const std::pair<const char*, LinkSpeed> cases[] = {{"1Gbit/s", {125e6, 0}},
+                                                     {"100Mbit/s,10ms", {12.5e6, 0.01}},
+                                                     {"1.25GB/s,200us", {1.25e9, 2e-4}},
+                                                     {"1000B/s,0s", {1000, 0}},
+                                                     {"1TB/s,10s", {1e12, 10}}};
+  for (const auto& [text, link] : cases) {
+    const auto parsed = ParseLinkSpeed(text);
+    ASSERT_TRUE(parsed.ok()) << text << ": " << parsed.status();
+    EXPECT_DOUBLE_EQ(parsed->bytes_per_second, link.bytes_per_second) << text;
+    EXPECT_DOUBLE_EQ(parsed->latency_s, link.latency_s) << text;
+  }
+  for (const char* text :
+       {"", "1", "Gbit/s", "-1Gbit/s", "1gbit/s", "1Gbit", "1Gbit/s,", "1Gbit/s,1", "1Gbit/s,-1ms",
+        "1Gbit/s,11s", "999B/s", "2TB/s", "1Gbit/s,1ms,1ms"}) {
+    const auto parsed = ParseLinkSpeed(text);
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("1Gbit/s,1ms")) << text;
+  }
+}
+
 TEST(FlagsTest, FormatsBytes) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(17), "17 B");

@@ -51,10 +51,11 @@ constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
 
 struct Flags {
   std::string coordinator, name, listen = "0.0.0.0:0", advertise, device = "auto", memory_limit,
-                                 data_dir, metrics;
+                                 link, data_dir, metrics;
   int threads = 1;
   int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
   std::optional<v1::SimDevice> sim;
+  LinkSpeed link_speed;  // link, read
   bool die_with_parent = false;
 };
 
@@ -111,6 +112,11 @@ void DefineFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->type_name("N");
+  app->add_option(
+      "--link", flags->link,
+      "What its network link carries, for the planner: 1Gbit/s, or with its latency one "
+      "way: 1Gbit/s,1ms; default: 10Gbit/s,200us")
+      ->type_name("RATE[,LATENCY]");
   app->add_option("--data-dir", flags->data_dir,
                   "Folder for blobs; default: ~/.local/state/headrace/workers/NAME")
       ->type_name("DIR");
@@ -152,6 +158,11 @@ absl::Status CheckFlags(Flags* flags) {
         "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
   }
   if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
+  if (!flags->link.empty()) {
+    const absl::StatusOr<LinkSpeed> link = ParseLinkSpeed(flags->link);
+    HEADRACE_RETURN_IF_ERROR(Annotate(link.status(), "--link"));
+    flags->link_speed = *link;
+  }
   if (!flags->memory_limit.empty()) {
     const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
     HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
@@ -181,6 +192,8 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
                                                       static_cast<double>(device.available_bytes)));
     self.set_flops_per_second(MeasureFlops(flags.threads));
   }
+  self.set_link_bytes_per_second(flags.link_speed.bytes_per_second);
+  self.set_link_latency_s(flags.link_speed.latency_s);
   self.set_version(HEADRACE_VERSION);
   std::random_device random;
   self.set_instance(absl::StrFormat("%08x%08x", random(), random()));

@@ -17,8 +17,7 @@ namespace {
 
 struct PlanOptions {
   std::string file;
-  std::string workers;
-  std::string svg;
+  std::string workers, link, svg;
   int threads = 1;
   std::string device;
   bool simulate = false;
@@ -59,6 +58,11 @@ absl::StatusOr<v1::Plan> PlanOffline(const JobFile& file, const PlanOptions& opt
   HEADRACE_ASSIGN_OR_RETURN(std::vector<PlanWorker> workers,
                             ParseWorkerList(options.workers, options.threads));
   if (!options.device.empty()) HEADRACE_RETURN_IF_ERROR(SetDevice(options.device, &workers));
+  if (!options.link.empty()) {
+    const absl::StatusOr<LinkSpeed> link = ParseLinkSpeed(options.link);
+    HEADRACE_RETURN_IF_ERROR(Annotate(link.status(), "--link"));
+    for (PlanWorker& worker : workers) worker.link = *link;
+  }
   absl::StatusOr<v1::Plan> plan = PlanJob(file.spec, nullptr, workers);
   // Here nobody waits for more workers: too few is a refusal.
   if (absl::IsUnavailable(plan.status())) {
@@ -128,6 +132,12 @@ void AddPlan(CLI::App* app, CommandLine* line) {
                    "Draw the schedule with its predicted times here, too; - is stdout, and then "
                    "nothing else goes there")
       ->type_name("FILE");
+  command
+      ->add_option("--link", options->link,
+                   "What links between such workers carry: 1Gbit/s, or with a latency: "
+                   "1Gbit/s,1ms; default: 10Gbit/s,200us")
+      ->needs("--workers")
+      ->type_name("RATE[,LATENCY]");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   command->callback([line, options] {

@@ -127,6 +127,24 @@ std::string SimulatedLine(const v1::Plan& plan) {
                       absl::StrJoin(devices, "; "), more ? "; …" : "", "\n");
 }
 
+// Where a tensor is longer on its way than its receiver works on one: no schedule hides that.
+std::string SlowLinks(const v1::Plan& plan) {
+  std::string out;
+  const auto compare = [&](const char* what, int from, int to, double way_s) {
+    const v1::StagePlan& receiver = plan.stage(to);
+    const double work_s = receiver.forward_s() + receiver.backward_s();
+    if (way_s <= work_s || way_s <= 0) return;
+    absl::StrAppend(&out, "slow link  the ", what, " from stage ", from, " takes ",
+                    FormatSeconds(way_s), " a micro-batch, longer than the ", FormatSeconds(work_s),
+                    " stage ", to, " works on one: the link sets the pace\n");
+  };
+  for (int k = 0; k + 1 < plan.stage_size(); ++k) {
+    compare("activation", k, k + 1, plan.stage(k).activation_s());
+    compare("gradient", k + 1, k, plan.stage(k + 1).gradient_s());
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t TotalBytes(const v1::MemoryBytes& memory) {
@@ -150,7 +168,7 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
                     "boundaries bf16: half the bytes between stages; numbers differ from fp32's "
                     "and depend on where stages begin\n");
   }
-  absl::StrAppend(&out, SimulatedLine(plan), "\n");
+  absl::StrAppend(&out, SimulatedLine(plan), SlowLinks(plan), "\n");
   absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
   if (!plan.grid().empty()) {
     absl::StrAppend(&out, "\nschedule\n");

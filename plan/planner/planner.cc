@@ -202,8 +202,7 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
   return PlanOnHosts(spec, static_cast<size_t>(first), workers, plan);
 }
 
-absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec,
-                                      const std::vector<PlanWorker>& all) {
+absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec, const std::vector<PlanWorker>& all) {
   HEADRACE_ASSIGN_OR_RETURN(const JobShape job, ResolveGenerate(spec));
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, 1, all));
   const auto plan = [&job](const std::vector<PlanWorker>& on) -> absl::StatusOr<v1::Plan> {

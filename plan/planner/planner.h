@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/flags.h"
 #include "headrace/v1/job.pb.h"
 #include "plan/layer_cost.h"
 
@@ -29,6 +30,7 @@ struct PlanWorker {
   // Of the job's layers, as far as they were measured on such a device; FLOPs tell the others.
   std::vector<MeasuredCost> measured = {};
   std::string host{};  // equal: may share memory (HostInfo.id); empty: not known
+  LinkSpeed link = {};  // of what it sends; not said: 10 Gbit/s and 0.2 ms
 };
 
 enum class Advice { kGiven, kNone };

@@ -131,6 +131,24 @@ TEST(PlannerTest, OneForwardOneBackwardRunsAheadOfItsLinksWhereThatPaysAndFits) 
   EXPECT_TRUE(starts_with(50e9, "0F0 0F1 0F2 0R0 "));
 }
 
+TEST(PlannerTest, DeclaredLinksCount) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  std::vector<PlanWorker> workers = EqualWorkers(2, kPlenty);
+  const double fast_s = PlanOk(spec, workers).step_s();
+  for (PlanWorker& worker : workers) worker.link = {1e6, 0.5};
+  const v1::Plan slow = PlanOk(spec, workers);
+  const double boundary_s = 0.5 + 2 * 32 * 64 * 4 / 1e6;
+  EXPECT_NEAR(slow.stage(0).activation_s(), boundary_s, 1e-9);
+  EXPECT_EQ(slow.stage(0).gradient_s(), 0);
+  EXPECT_NEAR(slow.stage(1).gradient_s(), boundary_s, 1e-9);
+  EXPECT_EQ(slow.stage(1).activation_s(), 0);
+  EXPECT_GT(slow.step_s(), fast_s + 2 * boundary_s);
+  // Left to itself, the planner keeps the job off such links.
+  spec.mutable_pipeline()->set_stages(0);
+  EXPECT_EQ(PlanOk(spec, workers).stages(), 1);
+}
+
 TEST(PlannerTest, AutoPicksTheFastestNumberOfStages) {
   v1::JobSpec spec = SmallGpt2();
   const auto workers = EqualWorkers(4, kPlenty, 1e9);

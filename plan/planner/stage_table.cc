@@ -69,7 +69,7 @@ LayerNumbers NumbersOf(const JobShape& job, const LayerSpec& layer) {
 
 double LinkSeconds(const WorkerClass& sender, int64_t bytes) {
   if (sender.sim && sender.sim->wire()) return SimLinkSeconds(*sender.sim, bytes);
-  return kLinkLatencyS + static_cast<double>(bytes) / kLinkBytesPerSecond;
+  return sender.link.latency_s + static_cast<double>(bytes) / sender.link.bytes_per_second;
 }
 
 // Seconds of one layer of each kind. What was not measured takes its FLOPs at the speed that the

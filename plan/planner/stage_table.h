@@ -17,10 +17,6 @@
 
 namespace headrace {
 
-// What the planner assumes of a link until links are measured: 10 Gbit/s.
-inline constexpr double kLinkBytesPerSecond = 1.25e9;
-inline constexpr double kLinkLatencyS = 2e-4;
-
 // A job with its defaults filled in.
 struct JobShape {
   Model model;

@@ -62,9 +62,17 @@ void SlowDown(const std::vector<MeasuredCost>& worker, std::vector<MeasuredCost>
   }
 }
 
+LinkSpeed LinkOf(const PlanWorker& worker) {
+  return worker.link.bytes_per_second > 0 ? worker.link
+                                          : LinkSpeed{kLinkBytesPerSecond, kLinkLatencyS};
+}
+
 bool Joins(const PlanWorker& worker, const PlanWorker& leader, const Tolerance& tolerance) {
+  const LinkSpeed a = LinkOf(worker), b = LinkOf(leader);
   return SimJoins(worker.sim, leader.sim, tolerance.speed) &&
          AsFast(worker, leader, tolerance.speed) &&
+         Near(a.bytes_per_second, b.bytes_per_second, tolerance.speed) &&
+         Near(a.latency_s, b.latency_s, tolerance.speed) &&
          Near(static_cast<double>(worker.memory_limit_bytes),
               static_cast<double>(leader.memory_limit_bytes), tolerance.memory) &&
          (tolerance.threads || worker.threads == leader.threads);
@@ -98,7 +106,11 @@ std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tol
                          worker.sim,
                          worker.measured});
       at = classes.end() - 1;
+      at->link = LinkOf(worker);
     }
+    const LinkSpeed link = LinkOf(worker);
+    at->link.bytes_per_second = std::min(at->link.bytes_per_second, link.bytes_per_second);
+    at->link.latency_s = std::max(at->link.latency_s, link.latency_s);
     at->flops_per_second = std::min(at->flops_per_second, FlopsPerSecond(worker));
     at->memory_limit_bytes = std::min(at->memory_limit_bytes, worker.memory_limit_bytes);
     if (worker.sim) SlowDown(*worker.sim, &*at->sim);

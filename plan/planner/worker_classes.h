@@ -12,6 +12,10 @@ namespace headrace {
 // What a worker that was not measured is taken for.
 inline constexpr double kDefaultFlopsPerThread = 50e9;
 
+// What the planner takes a link for of which its owner says nothing: 10 Gbit/s.
+inline constexpr double kLinkBytesPerSecond = 1.25e9;
+inline constexpr double kLinkLatencyS = 2e-4;
+
 struct WorkerClass {
   double flops_per_second = 0;     // of the slowest in it
   int64_t memory_limit_bytes = 0;  // of the smallest in it
@@ -20,13 +24,15 @@ struct WorkerClass {
   std::optional<v1::SimDevice> sim = {};  // the slowest of what its simulated workers declare
   // Of the slowest; only what was measured for all of them.
   std::vector<MeasuredCost> measured = {};
+  LinkSpeed link = {kLinkBytesPerSecond, kLinkLatencyS};  // of the slowest in it
 };
 
-// Workers with the same threads and memory whose speeds differ by less than 5 %, which is less than
-// two measurements of one machine differ. Measured seconds of the job's layers, where both have
-// them, tell more than the speed in matrix products, which then does not count. Where that makes so
-// many classes that the partition of `num_stages` stages would take more than `max_states` states,
-// coarser ones, each as weak as its weakest worker: a plan stays valid, it may only be slower.
+// Workers with the same threads and memory whose speeds and links differ by less than 5 %, which is
+// less than two measurements of one machine differ. Measured seconds of the job's layers, where
+// both have them, tell more than the speed in matrix products, which then does not count. Where
+// that makes so many classes that the partition of `num_stages` stages would take more than
+// `max_states` states, coarser ones, each as weak as its weakest worker: a plan stays valid, it may
+// only be slower.
 std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
                                       int64_t max_states);
 
