@@ -1,0 +1,288 @@
+// The part of the CUDA runtime API that Headrace uses, on host memory. Device memory is poisoned
+// while no kernel or copy runs, so AddressSanitizer reports host code that touches it.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "tests/cuda_emulation/emulation.h"
+#include "tests/cuda_emulation/fiber.h"
+
+namespace headrace::emulation {
+namespace {
+
+struct Device {
+  std::recursive_mutex mu;
+  std::map<char*, size_t> allocations;
+  int64_t bytes_in_use = 0;
+  std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
+  std::map<std::string, int> calls;
+};
+Device& device() {
+  static auto* one = new Device;
+  return *one;
+}
+
+struct Event {
+  cudaStream_t stream = nullptr;
+  bool recorded = false, done = true;
+};
+
+void OpenDeviceMemory() {
+  for (const auto& [data, bytes] : device().allocations) Unpoison(data, bytes);
+}
+void CloseDeviceMemory() {
+  for (const auto& [data, bytes] : device().allocations) Poison(data, bytes);
+}
+
+void Drain(cudaStream_t stream) {
+  auto& work = device().streams[stream];
+  while (!work.empty()) {
+    const std::function<void()> next = std::move(work.front());
+    work.pop_front();
+    next();
+  }
+}
+void DrainAll() {
+  for (auto& [stream, work] : device().streams) Drain(stream);
+}
+
+void Submit(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard<std::recursive_mutex> lock(device().mu);
+  if (!options().lazy_streams) return work();
+  if (stream == nullptr) DrainAll();  // the legacy stream waits for all others
+  device().streams[stream].push_back(std::move(work));
+}
+
+// What options() wants this call to answer.
+cudaError_t Planned(const char* call) {
+  const std::lock_guard<std::recursive_mutex> lock(device().mu);
+  const int times = ++device().calls[call];
+  return options().fail_call == call && times >= options().fail_after ? options().fail_error
+                                                                      : cudaSuccess;
+}
+#define HEADRACE_PLANNED(call)                                                                \
+  do {                                                                                        \
+    if (const cudaError_t e = headrace::emulation::Planned(call); e != cudaSuccess) return e; \
+  } while (false)
+
+cudaError_t Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  Submit(stream, [=] {
+    if (sticky_error() != cudaSuccess) return;
+    OpenDeviceMemory();
+    std::memmove(to, from, bytes);
+    CloseDeviceMemory();
+  });
+  return sticky_error();
+}
+
+}  // namespace
+
+void Enqueue(cudaStream_t stream, const Grid& grid, void (*drop)(void*)) {
+  Submit(stream, [=] {
+    OpenDeviceMemory();
+    RunGrid(grid);
+    CloseDeviceMemory();
+    drop(grid.context);
+  });
+}
+
+void ForgetCalls() { device().calls.clear(); }
+
+}  // namespace headrace::emulation
+
+using headrace::emulation::device;
+using headrace::emulation::Event;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+  HEADRACE_PLANNED("cudaMalloc");
+  const Lock lock(device().mu);
+  *p = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  const int64_t wanted = device().bytes_in_use + static_cast<int64_t>(bytes);
+  if (wanted > headrace::emulation::options().memory_bytes || posix_memalign(p, 256, bytes) != 0) {
+    return cudaErrorMemoryAllocation;
+  }
+  device().bytes_in_use = wanted;
+  std::memset(*p, 0xff, bytes);
+  device().allocations[static_cast<char*>(*p)] = bytes;
+  headrace::emulation::CloseDeviceMemory();
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* p) {
+  const Lock lock(device().mu);
+  if (p == nullptr) return cudaSuccess;
+  headrace::emulation::DrainAll();
+  const auto found = device().allocations.find(static_cast<char*>(p));
+  if (found == device().allocations.end()) return cudaErrorInvalidValue;
+  headrace::emulation::Unpoison(p, found->second);
+  device().bytes_in_use -= static_cast<int64_t>(found->second);
+  device().allocations.erase(found);
+  std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
+  const Lock lock(device().mu);
+  *total = static_cast<size_t>(headrace::emulation::options().memory_bytes);
+  *available = *total - static_cast<size_t>(device().bytes_in_use);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** p, size_t bytes) {
+  HEADRACE_PLANNED("cudaMallocHost");
+  return posix_memalign(p, 4096, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFreeHost(void* p) {
+  std::free(p);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  HEADRACE_PLANNED("cudaMemcpyAsync");
+  return headrace::emulation::Copy(to, from, bytes, stream);
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  const Lock lock(device().mu);
+  headrace::emulation::DrainAll();
+  headrace::emulation::Copy(to, from, bytes, nullptr);
+  headrace::emulation::DrainAll();
+  return headrace::emulation::sticky_error();
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  HEADRACE_PLANNED("cudaMemsetAsync");
+  headrace::emulation::Submit(stream, [=] {
+    headrace::emulation::OpenDeviceMemory();
+    std::memset(to, value, bytes);
+    headrace::emulation::CloseDeviceMemory();
+  });
+  return headrace::emulation::sticky_error();
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  const Lock lock(device().mu);
+  headrace::emulation::DrainAll();
+  const cudaError_t error = cudaMemsetAsync(to, value, bytes, nullptr);
+  headrace::emulation::DrainAll();
+  return error;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  HEADRACE_PLANNED("cudaStreamCreateWithFlags");
+  const Lock lock(device().mu);
+  *stream = reinterpret_cast<cudaStream_t>(new char);
+  device().streams[*stream];
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const Lock lock(device().mu);
+  headrace::emulation::Drain(stream);
+  device().streams.erase(stream);
+  delete reinterpret_cast<char*>(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Lock lock(device().mu);
+  headrace::emulation::Drain(stream);
+  return headrace::emulation::sticky_error();
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  HEADRACE_PLANNED("cudaStreamQuery");
+  return cudaStreamSynchronize(stream);
+}
+cudaError_t cudaDeviceSynchronize() {
+  const Lock lock(device().mu);
+  headrace::emulation::DrainAll();
+  return headrace::emulation::sticky_error();
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  headrace::emulation::DrainAll();
+  delete reinterpret_cast<Event*>(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  auto* e = reinterpret_cast<Event*>(event);
+  *e = {stream, true, false};
+  headrace::emulation::Submit(stream, [=] { e->done = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  auto* e = reinterpret_cast<Event*>(event);
+  headrace::emulation::Submit(stream, [=] {
+    if (e->recorded && !e->done) headrace::emulation::Drain(e->stream);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const Lock lock(device().mu);
+  auto* e = reinterpret_cast<Event*>(event);
+  if (e->recorded && !e->done) headrace::emulation::Drain(e->stream);
+  return headrace::emulation::sticky_error();
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = headrace::emulation::sticky_error();
+  if (error != cudaErrorLaunchFailure) headrace::emulation::sticky_error() = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() { return headrace::emulation::sticky_error(); }
+cudaError_t cudaDeviceReset() {
+  headrace::emulation::sticky_error() = cudaSuccess;
+  headrace::emulation::ForgetCalls();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  HEADRACE_PLANNED("cudaGetDeviceCount");
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device_index) {
+  return device_index == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+// Compute capability 9.0; everything else 0.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorNotSupported;
+  headrace::emulation::AllowSharedBytes(kernel, static_cast<size_t>(value));
+  return cudaSuccess;
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    default:
+      return "emulated CUDA error";
+  }
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  if (error == cudaErrorLaunchFailure) return headrace::emulation::last_report().c_str();
+  return error == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorName(error);
+}
+
+}  // extern "C"
