@@ -228,17 +228,11 @@ void JobMachine::Place(Turn turn) {
 
 JobMachine::Placing JobMachine::PlaceAt(size_t i, Turn turn) {
   JobRun& run = *queue_[i];
-  if (profiling_.UnderWay(run.job().id())) {
-    blocker_ = &run;
-    return Placing::kBlocks;
-  }
+  if (profiling_.UnderWay(run.job().id())) return Placing::kBlocks;
   const std::vector<v1::WorkerInfo> all_living = workers_.Living();
   const std::vector<v1::WorkerInfo> free_ones = SuitedWorkers(workers_.Free(), run.simulates());
   absl::StatusOr<v1::Plan> plan = PlanOn(run, free_ones);
-  if (plan.ok() && Measures(&run, free_ones, turn)) {
-    blocker_ = &run;
-    return Placing::kBlocks;
-  }
+  if (plan.ok() && Measures(&run, free_ones, turn)) return Placing::kBlocks;
   if (plan.ok()) {
     StartOn(*plan, i, turn);
     return Placing::kLeft;
