@@ -65,7 +65,9 @@ TEST(Crc32c, ACopyIsWholeAndHasTheSameSum) {
             << size << " " << shift;
         EXPECT_TRUE(std::equal(source, source + size, to.data() + shift)) << size << " " << shift;
         EXPECT_EQ(to[shift + size], 0xee);
-        if (shift > 0) EXPECT_EQ(to[shift - 1], 0xee);
+        if (shift > 0) {
+          EXPECT_EQ(to[shift - 1], 0xee);
+        }
       }
     }
   }
