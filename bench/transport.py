@@ -92,7 +92,7 @@ def overlap_figures(options):
     workers = [Worker(memory="64GiB", device=f"sim:action={ACTION}")] * 2
     with Cluster(options, workers) as cluster:
         def seconds(width, transport):
-            job = cluster.run(overlap_job(cluster, width, micro_batches, steps, transport), simulate=True)
+            job = cluster.run(overlap_job(cluster, width, micro_batches, steps, transport))
             assert {link["transport"] for link in job["links"]} == {transport}, job["links"]
             return median([step["seconds"] for step in job["steps"][1:]])
 
