@@ -21,8 +21,6 @@ using ::google::protobuf::io::CodedOutputStream;
 constexpr uint8_t kHeaderKey = 0x0a;
 constexpr uint8_t kPayloadKey = 0x12;
 constexpr int kMaxVarintBytes = 10;
-// Of a chunk that is likely part of a tensor that no cache holds until it is used.
-constexpr int64_t kLargeBytes = 256 << 10;
 
 std::string EncodePrefix(const v1::TensorHeader& header, int64_t payload_bytes) {
   const size_t header_bytes = header.ByteSizeLong();
@@ -103,7 +101,8 @@ uint32_t Payload::CopyTo(void* destination) const {
       continue;
     }
     const size_t length = static_cast<size_t>(size - skip);
-    crc = CopyAndExtendCrc32c(crc, out, slice.begin() + skip, length, size_ >= kLargeBytes);
+    // Not past the cache, where the slice has just been put.
+    crc = CopyAndExtendCrc32c(crc, out, slice.begin() + skip, length, /*past_cache=*/false);
     out += length;
     skip = 0;
   }
