@@ -46,6 +46,10 @@ struct Board {
   char address[128];
 };
 
+// Each side goes round so many tensors of its own, as a stage does, so that no side has its one
+// tensor in cache.
+constexpr int64_t kTensors = 4;
+
 [[noreturn]] void Die(const std::string& why) {
   std::fprintf(stderr, "link_bench: %s\n", why.c_str());
   _exit(1);
@@ -83,7 +87,7 @@ struct Kind {
 // ---- our links
 
 TestPlan PlanFor(const std::string& kind, int64_t bytes) {
-  return {.rows = bytes / 1024, .host = kind == "shm" ? "here" : ""};
+  return {.rows = bytes / 1024, .slots = kTensors, .host = kind == "shm" ? "here" : ""};
 }
 
 Tag NumberedTag(int64_t number) {
@@ -155,13 +159,15 @@ Kind LinkKind(const std::string& kind, int64_t bytes) {
 
 class NaiveService final : public v1::StageService::Service {
  public:
-  NaiveService(Board* board, int64_t bytes) : board_(board), tensor_(bytes) {}
+  NaiveService(Board* board, int64_t bytes) : board_(board), tensors_(kTensors * bytes) {}
   grpc::Status StreamTensors(grpc::ServerContext*,
                              grpc::ServerReaderWriter<v1::StreamTensorsResponse,
                                                       v1::StreamTensorsRequest>* stream) override {
     v1::StreamTensorsRequest request;
     while (stream->Read(&request)) {
-      std::memcpy(tensor_.data(), request.payload().data(), request.payload().size());
+      const size_t bytes = request.payload().size();
+      char* const tensor = tensors_.data() + static_cast<size_t>(board_->taken % kTensors) * bytes;
+      std::memcpy(tensor, request.payload().data(), bytes);
       ++board_->taken;
     }
     return grpc::Status::OK;
@@ -169,7 +175,7 @@ class NaiveService final : public v1::StageService::Service {
 
  private:
   Board* const board_;
-  std::vector<char> tensor_;
+  std::vector<char> tensors_;
 };
 
 Kind NaiveKind(int64_t bytes) {
@@ -191,17 +197,19 @@ Kind NaiveKind(int64_t bytes) {
               std::unique_ptr<
                   grpc::ClientReaderWriter<v1::StreamTensorsRequest, v1::StreamTensorsResponse>>
                   calls;
-              std::vector<char> tensor;
+              std::vector<char> tensors;
+              int64_t sent = 0;
             };
             auto s = std::make_shared<Stream>();
             s->stub = v1::StageService::NewStub(
                 grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
             s->calls = s->stub->StreamTensors(&s->context);
-            s->tensor.resize(static_cast<size_t>(bytes));
-            return [s] {
+            s->tensors.assign(static_cast<size_t>(kTensors * bytes), 'x');
+            return [s, bytes] {
               v1::StreamTensorsRequest request;
               request.mutable_header()->set_kind(v1::MESSAGE_KIND_ACTIVATION);
-              request.set_payload(s->tensor.data(), s->tensor.size());
+              request.set_payload(s->tensors.data() + s->sent++ % kTensors * bytes,
+                                  static_cast<size_t>(bytes));
               if (!s->calls->Write(request)) Die("the stream broke");
             };
           }};
@@ -210,12 +218,13 @@ Kind NaiveKind(int64_t bytes) {
 // ---- sockets
 
 void ReadTensors(int fd, int64_t bytes, Board* board) {
-  std::vector<char> tensor(static_cast<size_t>(bytes));
-  for (;;) {
-    for (size_t at = 0; at < tensor.size();) {
-      const ssize_t n = read(fd, tensor.data() + at, tensor.size() - at);
+  std::vector<char> tensors(static_cast<size_t>(kTensors * bytes));
+  for (int64_t number = 0;; ++number) {
+    char* const tensor = tensors.data() + number % kTensors * bytes;
+    for (int64_t at = 0; at < bytes;) {
+      const ssize_t n = read(fd, tensor + at, static_cast<size_t>(bytes - at));
       if (n <= 0) return;
-      at += static_cast<size_t>(n);
+      at += n;
     }
     ++board->taken;
   }
@@ -247,12 +256,14 @@ Kind SocketKind(bool tcp, int64_t bytes) {
             auto connection = std::make_shared<Socket>(*std::move(dialled));
             if (!tcp) unlink(path.c_str());
             fcntl(connection->fd(), F_SETFL, 0);  // blocking
-            auto tensor = std::make_shared<std::vector<char>>(bytes);
-            return [connection, tensor] {
-              for (size_t at = 0; at < tensor->size();) {
-                const ssize_t n = write(connection->fd(), tensor->data() + at, tensor->size() - at);
+            auto tensors = std::make_shared<std::vector<char>>(kTensors * bytes, 'x');
+            return [connection, tensors, bytes, number = int64_t{0}]() mutable {
+              const char* const tensor = tensors->data() + number++ % kTensors * bytes;
+              for (int64_t at = 0; at < bytes;) {
+                const ssize_t n =
+                    write(connection->fd(), tensor + at, static_cast<size_t>(bytes - at));
                 if (n <= 0) Die("the connection broke");
-                at += static_cast<size_t>(n);
+                at += n;
               }
             };
           }};
