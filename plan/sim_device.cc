@@ -170,7 +170,7 @@ std::string DescribeActions(const v1::SimDevice& device) {
   if (device.forward_s() > 0) parts.push_back("forward " + FormatSeconds(device.forward_s()));
   if (device.recompute_s() > 0) parts.push_back("recompute " + FormatSeconds(device.recompute_s()));
   if (device.backward_s() > 0) parts.push_back("backward " + FormatSeconds(device.backward_s()));
-  if (parts.size() < 3) parts.push_back(FormatCount(device.flops_per_second()) + " FLOP/s");
+  if (parts.size() < 3) parts.push_back(FormatCount(device.flops_per_second()) + "FLOP/s");
   return absl::StrJoin(parts, ", ");
 }
 

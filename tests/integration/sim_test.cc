@@ -86,9 +86,10 @@ TEST_F(SimTest, AStepTakesWhatThePlanSaysAndNothingIsKept) {
     EXPECT_EQ(step.at("loss"), 0);
     EXPECT_EQ(step.at("gradient_norm"), 0);
     EXPECT_GE(step.at("seconds"), 0.99 * shortest_s);
+    // One action may take less, if it makes up for the late end of the one before.
     for (const Json& seconds : step.at("stage_seconds")) {
-      EXPECT_GE(seconds.at("compute"), 0.99 * 2 * 6 * 2e-3);
-      EXPECT_GE(seconds.at("recompute"), 0.99 * 6 * 2e-3);
+      EXPECT_GT(seconds.at("compute"), 0.5 * 2 * 6 * 2e-3);
+      EXPECT_GT(seconds.at("recompute"), 0.5 * 6 * 2e-3);
     }
   }
   EXPECT_EQ(described.at("steps")[1].at("validation_loss"), 0);
@@ -129,7 +130,8 @@ TEST_F(SimTest, WhatNeedsNumbersIsRefused) {
   EXPECT_EQ(verify.exit_code, 5) << verify.err;
   EXPECT_THAT(verify.err, HasSubstr("simulated"));
   const ClientRun prompt =
-      cluster_->Run({"run", "job.yaml", "--device", "sim:action=1ms", "--prompt", "A"});
+      cluster_->Run({"run", "job.yaml", "--workers", absl::StrCat(kStages), "--device",
+                     "sim:action=1ms", "--prompt", "A"});
   EXPECT_EQ(prompt.exit_code, 2) << prompt.err;
   EXPECT_THAT(prompt.err, HasSubstr("--prompt"));
 }
@@ -172,9 +174,10 @@ TEST_F(SimTest, NoJobGetsSimulatedWorkersUnasked) {
 }
 
 TEST_F(SimTest, AFlagThatCannotWorkIsRefused) {
+  cluster_->WriteFile("job.yaml", JobFileText(SmallJob()));
   for (const char* device : {"sim:action=20", "sim:nothing", "gpu", "sim:action=1ms,memory=1GiB"}) {
-    const ClientRun run =
-        cluster_->Run({"run", "job.yaml", "--memory-limit", "1GiB", "--device", device});
+    const ClientRun run = cluster_->Run({"run", "job.yaml", "--workers", absl::StrCat(kStages),
+                                         "--memory-limit", "1GiB", "--device", device});
     EXPECT_EQ(run.exit_code, 2) << device << ": " << run.err;
     EXPECT_THAT(run.err, HasSubstr("--device")) << device;
   }
@@ -265,7 +268,7 @@ TEST(SimWireTest, ALargeModelOverADeclaredLinkTakesTimeAndNoMemory) {
   // A micro-batch down, up, and each further one as fast as the link carries one.
   const double shortest_s = 4 * 5e-3 + 2 * way_s + 3 * way_s;
   for (const Json& step : described.at("steps")) EXPECT_GE(step.at("seconds"), shortest_s);
-  EXPECT_GE(described.at("plan").at("step_s"), shortest_s);
+  EXPECT_GE(described.at("plan").at("step_s"), 0.999 * shortest_s);
   EXPECT_GT(described.at("peak_memory")[0].at("weights"), int64_t{3} << 30);
   for (const char* worker : {"w0", "w1"}) {
     EXPECT_LT(PeakResidentBytes(cluster.process(worker).pid()), int64_t{150} << 20);
