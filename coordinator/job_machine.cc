@@ -202,9 +202,7 @@ absl::StatusOr<v1::Plan> JobMachine::PlanOn(const JobRun& run,
                                             const std::vector<v1::WorkerInfo>& workers) const {
   if (run.generates()) return plan_.generate(run.job().spec(), ToPlanWorkers(workers));
   std::vector<PlanWorker> planned = ToPlanWorkers(workers);
-  for (size_t i = 0; i < workers.size(); ++i) {
-    planned[i].measured = profiling_.Known(run.job().spec(), workers[i]);
-  }
+  profiling_.FillIn(run.job().spec(), workers, &planned);
   return plan_.train(run.job().spec(), &run.job().dataset(), planned, Advice::kNone);
 }
 

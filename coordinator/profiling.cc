@@ -29,11 +29,14 @@ std::string SecondsText(int64_t layer, const v1::LayerSeconds& seconds) {
 
 }  // namespace
 
-std::vector<MeasuredCost> Profiling::Known(const v1::JobSpec& spec,
-                                           const v1::WorkerInfo& worker) const {
-  if (!layers_of_) return {};
+void Profiling::FillIn(const v1::JobSpec& spec, const std::vector<v1::WorkerInfo>& workers,
+                       std::vector<PlanWorker>* planned) const {
+  if (!layers_of_) return;
   const auto layers = layers_of_(spec);
-  return layers.ok() ? costs_.Known(worker, *layers) : std::vector<MeasuredCost>();
+  if (!layers.ok()) return;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    (*planned)[i].measured = costs_.Known(workers[i], *layers);
+  }
 }
 
 std::vector<std::string> Profiling::Begin(const v1::Job& job,

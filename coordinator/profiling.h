@@ -23,6 +23,7 @@
 #include "coordinator/turn.h"
 #include "coordinator/worker_table.h"
 #include "plan/layer_cost.h"
+#include "plan/planner/planner.h"
 
 namespace headrace {
 
@@ -42,8 +43,9 @@ class Profiling {
   explicit Profiling(LayersOf layers_of) : layers_of_(std::move(layers_of)) {}
 
   void Know(const std::vector<StoredLayerCost>& costs) { costs_ = CostTable(costs); }
-  // What is known of this job's layers on this worker's device.
-  std::vector<MeasuredCost> Known(const v1::JobSpec& spec, const v1::WorkerInfo& worker) const;
+  // Fills in what is known of this job's layers; planned[i] is workers[i].
+  void FillIn(const v1::JobSpec& spec, const std::vector<v1::WorkerInfo>& workers,
+              std::vector<PlanWorker>* planned) const;
 
   // Measures what is unknown and worth it on some of the `free` workers, which are kMeasuring from
   // then on. Their names; none: nothing is left to measure.
