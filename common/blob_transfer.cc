@@ -25,7 +25,7 @@ using Stub = v1::CoordinatorService::StubInterface;
 
 constexpr int64_t kChunkBytes = 1 << 20;
 // Of a file being sent, what was sent is kept in memory up to this much.
-constexpr int64_t kKeptBytes = 8 << 20;
+constexpr int64_t kKeptBytes = 2 << 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kStatTime = absl::Seconds(5);

@@ -132,7 +132,9 @@ std::string SlowLinks(const v1::Plan& plan) {
   std::string out;
   const auto compare = [&](const char* what, int from, int to, double way_s) {
     const v1::StagePlan& receiver = plan.stage(to);
-    const double work_s = receiver.forward_s() + receiver.backward_s();
+    const double recompute_s =
+        plan.recompute() == v1::RECOMPUTE_MODE_NEVER ? 0 : receiver.recompute_s();
+    const double work_s = receiver.forward_s() + recompute_s + receiver.backward_s();
     if (way_s <= work_s || way_s <= 0) return;
     absl::StrAppend(&out, "slow link  the ", what, " from stage ", from, " takes ",
                     FormatSeconds(way_s), " a micro-batch, longer than the ", FormatSeconds(work_s),
