@@ -250,8 +250,8 @@ TEST(PlanText, NamesLinksThatAreSlowerThanTheirReceivers) {
   plan.mutable_stage(0)->set_activation_s(0.03);
   plan.mutable_stage(1)->set_gradient_s(0.031);
   const std::string text = RenderPlan(plan, {}, 120);
-  EXPECT_THAT(text, HasSubstr("slow link  the gradient from stage 1 takes 31.0 ms a micro-batch, "
-                              "longer than the 30.0 ms stage 0 works on one: the link sets the "
+  EXPECT_THAT(text, HasSubstr("slow link  the gradient from stage 1 takes 31 ms a micro-batch, "
+                              "longer than the 30 ms stage 0 works on one: the link sets the "
                               "pace\n"));
   EXPECT_THAT(text, Not(HasSubstr("the activation from")));
 }

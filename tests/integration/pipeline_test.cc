@@ -83,11 +83,16 @@ struct Shapes {
     int64_t bytes = (end - first - 1) * layer_output();
     for (int64_t layer = first; layer < end; ++layer) {
       if (layer >= 1 && layer <= blocks) bytes += block();
-      if (layer == blocks + 1) bytes += norm();
     }
     return bytes;
   }
 };
+
+// Micro-batches in flight on a stage: those that its list runs forward before the first backward.
+int64_t InFlight(const Json& stage) {
+  const std::string actions = stage.at("actions");
+  return std::count(actions.begin(), actions.begin() + actions.find('B'), 'F');
+}
 
 // Expected peak stash of a stage: boundaries of the micro-batches in flight, and one working set,
 // or one for each of them where nothing is recomputed.
@@ -95,8 +100,11 @@ int64_t ExpectedStash(const TinyJob& job, const Json& stage) {
   const Shapes shapes{(job.batch + job.micro_batches - 1) / job.micro_batches, job.length,
                       job.width, job.heads};
   const int64_t k = stage.at("stage"), first = stage.at("first_layer"), end = stage.at("end_layer");
-  const int64_t all = job.micro_batches;
-  const int64_t in_flight = job.schedule == "gpipe" ? all : std::min<int64_t>(all, job.stages - k);
+  const int64_t all = job.micro_batches, in_flight = InFlight(stage);
+  // 1F1B: K − k, or up to as many more a stage as there are credits, to hide the links.
+  const bool gpipe = job.schedule == "gpipe";
+  EXPECT_GE(in_flight, gpipe ? all : std::min<int64_t>(all, job.stages - k));
+  EXPECT_LE(in_flight, gpipe ? all : std::min<int64_t>(all, 2 * (job.stages - 1 - k) + 1));
   const int64_t kept = job.recompute == "always" ? 1 : in_flight;
   return in_flight * shapes.boundary(first) + kept * shapes.working_set(first, end, job.layers);
 }
