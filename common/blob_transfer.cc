@@ -23,9 +23,10 @@ namespace {
 
 using Stub = v1::CoordinatorService::StubInterface;
 
-constexpr int64_t kChunkBytes = 1 << 20;
+// A message is in memory three times over on its way out.
+constexpr int64_t kChunkBytes = 256 << 10;
 // Of a file being sent, what was sent is kept in memory up to this much.
-constexpr int64_t kKeptBytes = 2 << 20;
+constexpr int64_t kKeptBytes = 1 << 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
 constexpr absl::Duration kStatTime = absl::Seconds(5);
