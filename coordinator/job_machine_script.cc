@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/sha256.h"
+#include "coordinator/small_job.h"
 #include "plan/span.h"
 
 namespace headrace {
@@ -21,30 +22,6 @@ std::string From(const Words& words, size_t first) {
 }
 
 bool IsSimulated(const std::string& worker) { return absl::StartsWith(worker, "sim"); }
-
-// The smallest spec that passes ValidateJob, with `stages` stages.
-v1::JobSpec MakeSpec(const std::string& name, int64_t stages) {
-  v1::JobSpec spec;
-  spec.set_name(name);
-  v1::ModelSpec* model = spec.mutable_model();
-  model->set_family(v1::MODEL_FAMILY_GPT2);
-  model->set_vocab_size(256);
-  model->set_n_layer(4);
-  model->set_n_embd(16);
-  model->set_n_head(2);
-  model->set_n_positions(16);
-  spec.mutable_data()->set_text("text.txt");
-  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BYTE);
-  v1::TrainingSpec* training = spec.mutable_training();
-  training->set_steps(2);
-  training->set_batch_size(4);
-  training->set_micro_batches(2);
-  training->set_sequence_length(16);
-  training->mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_ADAMW);
-  training->mutable_optimizer()->set_learning_rate(1e-3);
-  spec.mutable_pipeline()->set_stages(stages);
-  return spec;
-}
 
 v1::Dataset MakeDataset() {
   v1::Dataset dataset;
@@ -207,7 +184,7 @@ Event MachineScript::Parse(const Words& words) {
 Event MachineScript::ParseSubmit(const Words& words) {
   JobSubmitted submitted;
   submitted.request = ++request_;
-  submitted.spec = MakeSpec(words[1], std::atoll(words[2].c_str()));
+  submitted.spec = SmallJob(words[1], std::atoll(words[2].c_str()));
   submitted.dataset = MakeDataset();
   submitted.options.set_hash_tensors(words.size() > 3 && words[3] == "hash");
   submitted.options.set_simulate(words.size() > 3 && words[3] == "sim");
@@ -218,7 +195,7 @@ Event MachineScript::ParseGenerate(const Words& words) {
   GenerateSubmitted submitted;
   submitted.request = generate_request_ = ++request_;
   submitted.generate.set_max_tokens(std::atoll(words[1].c_str()));
-  *submitted.trained.mutable_spec() = MakeSpec("trained", 2);
+  *submitted.trained.mutable_spec() = SmallJob("trained", 2);
   submitted.trained.add_weights()->set_end_layer(6);
   return submitted;
 }
@@ -316,7 +293,7 @@ Event MachineScript::ParseReport(const Words& words) {
 void MachineScript::Restore(const Words& words) {
   StoredJob stored;
   stored.job.set_id(words[1]);
-  *stored.job.mutable_spec() = MakeSpec("restored", 0);
+  *stored.job.mutable_spec() = SmallJob("restored", 0);
   stored.job.set_state(words[2] == "QUEUED" ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_RUNNING);
   stored.job.set_step(std::atoll(words[3].c_str()));
   machine_.Restore({stored}, now_, &out_);
