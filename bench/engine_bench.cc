@@ -1,12 +1,13 @@
 // Trains what peer_input wrote on one thread in one process: the real layers, ops and optimizer,
 // without executor, links and RPC. Reads and prints what bench/peers/gpt2_torch.py does:
 //
-//   engine_bench FOLDER [--steps N] [--micro-batches M] [--threads T] [--paced] [--ops]
+//   engine_bench FOLDER [--steps N] [--micro-batches M] [--threads T] [--precision P] [--paced]
+//                [--ops]
 //
-// One JSON object a line: what runs, then for each step {"step", "loss", "seconds", "roof_flops"},
-// the last one measured right behind the step (fma_roof.h). --paced: waits for a line on standard
-// input before each step, so that sides can be measured in turn. --ops: at the end where the time
-// of all steps but the first went, op by op.
+// P: fp32, bf16 or bf16_emulated. One JSON object a line: what runs, then for each step
+// {"step", "loss", "seconds", "roof_flops"}, the last one measured right behind the step
+// (fma_roof.h). --paced: waits for a line on standard input before each step, so that sides can be
+// measured in turn. --ops: at the end where the time of all steps but the first went, op by op.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,6 +26,7 @@
 #include "plan/batch.h"
 #include "plan/stage_memory.h"
 #include "worker/backend/arena.h"
+#include "worker/backend/carved_ops.h"
 #include "worker/layers/stage_model.h"
 #include "worker/optimizer/optimizer.h"
 
@@ -37,6 +39,7 @@ struct Flags {
   std::string folder;
   int64_t steps = 0, micro_batches = 0;  // 0: the job's
   int threads = 1;
+  Precision precision = Precision::kFp32;
   bool paced = false, ops = false;
 };
 
@@ -77,9 +80,6 @@ class Engine {
  public:
   explicit Engine(const Flags& flags)
       : job_(Json::parse(std::ifstream(flags.folder + "/job.json"))),
-        cpu_(CreateCpuOps(flags.threads)),
-        timed_(cpu_.get()),
-        ops_(flags.ops ? &timed_ : cpu_.get()),
         tokens_(Read<int32_t>(flags.folder + "/tokens.bin")) {
     const Json& training = job_["training"];
     length_ = training["sequence_length"];
@@ -90,8 +90,12 @@ class Engine {
     stage_.layers = BuildLayers(stage_.model);
     stage_.largest = {*std::max_element(sizes_.begin(), sizes_.end()), length_};
     stage_.threads = flags.threads;
+    stage_.precision = flags.precision;
     const StageBytes bytes = StageMemory(stage_, ParseActions("0F0 0B0").value());
     arena_ = Arena::Create(bytes.total()).value();
+    cpu_ = CarveCpuOps(flags.precision, flags.threads, arena_.get()).value();
+    timed_ = std::make_unique<TimedOps>(cpu_.get());
+    ops_ = flags.ops ? timed_.get() : cpu_.get();
     model_ = StageModel::Create(stage_, arena_.get(), ops_).value();
     Load(Read<float>(flags.folder + "/weights.bin"));
     optimizer_ =
@@ -105,7 +109,7 @@ class Engine {
   int64_t tokens() const { return job_["training"]["batch_size"].get<int64_t>() * length_; }
   int64_t steps() const { return job_["training"]["steps"]; }
   const Model& model() const { return stage_.model; }
-  TimedOps& timed() { return timed_; }
+  TimedOps& timed() { return *timed_; }
 
   // One mini-batch; its mean loss.
   double Step(int64_t step) {
@@ -169,14 +173,14 @@ class Engine {
   }
 
   const Json job_;
-  std::unique_ptr<Ops> cpu_;
-  TimedOps timed_;
-  Ops* const ops_;
   const std::vector<int32_t> tokens_;
   int64_t length_ = 0;
   std::vector<int64_t> sizes_;
   StageShape stage_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Ops> cpu_;
+  std::unique_ptr<TimedOps> timed_;
+  Ops* ops_ = nullptr;  // one of them
   std::unique_ptr<StageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   Pool* boundary_ = nullptr;
@@ -231,6 +235,15 @@ bool Parse(int argc, char** argv, Flags* flags) {
       if ((flags->micro_batches = number()) < 1) return false;
     } else if (word == "--threads") {
       if ((flags->threads = static_cast<int>(number())) < 1) return false;
+    } else if (word == "--precision") {
+      const std::string name = i + 1 < argc ? argv[++i] : "";
+      if (name == "bf16" && CpuMultipliesBf16()) {
+        flags->precision = Precision::kBf16;
+      } else if (name == "bf16_emulated") {
+        flags->precision = Precision::kBf16Emulated;
+      } else if (name != "fp32") {
+        return false;
+      }
     } else if (word == "--paced") {
       flags->paced = true;
     } else if (word == "--ops") {
@@ -252,8 +265,8 @@ int main(int argc, char** argv) {
   try {
     if (!headrace::Parse(argc, argv, &flags)) {
       std::cerr
-          << "usage: engine_bench FOLDER [--steps N] [--micro-batches M] [--threads T] [--paced] "
-             "[--ops]\n";
+          << "usage: engine_bench FOLDER [--steps N] [--micro-batches M] [--threads T] "
+             "[--precision fp32|bf16|bf16_emulated] [--paced] [--ops]; bf16 where the CPU has it\n";
       return 2;
     }
     headrace::TuneMalloc();  // as the worker does

@@ -2,7 +2,7 @@
 // and softmax are fp32 in each (docs/numerics.md).
 #pragma once
 
-#include "headrace/v1/job.pb.h"
+#include <cstdint>
 
 namespace headrace {
 
@@ -12,10 +12,13 @@ enum class Precision {
   kBf16Emulated,  // the same inputs, multiplied in fp32; on any processor, and the same on all
 };
 
-// `training` has passed ValidateJob.
-inline Precision PrecisionOf(const v1::TrainingSpec& training) {
-  if (training.precision() != v1::PRECISION_BF16) return Precision::kFp32;
-  return training.bf16_emulate() ? Precision::kBf16Emulated : Precision::kBf16;
+// A bf16 product rounds and packs its inputs a block at a time into two panels of each thread
+// (worker/backend/cpu/bf16_panels.h): 768 by 1024 numbers of the one, 224 rows of 400 pairs of the
+// other. No tensor is kept in bf16 beside its fp32, so this is all the memory the precision costs.
+inline constexpr int64_t kBf16PanelBytes = 2 * 768 * 1024 + 4 * 224 * 400;
+
+inline int64_t PanelBytes(Precision precision, int threads) {
+  return precision == Precision::kFp32 ? 0 : threads * kBf16PanelBytes;
 }
 
 }  // namespace headrace

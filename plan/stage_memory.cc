@@ -16,6 +16,11 @@ int64_t OptimizerMoments(const v1::OptimizerSpec& spec) {
   }
 }
 
+Precision PrecisionOf(const v1::TrainingSpec& training) {
+  if (training.precision() != v1::PRECISION_BF16) return Precision::kFp32;
+  return training.bf16_emulate() ? Precision::kBf16Emulated : Precision::kBf16;
+}
+
 int64_t BoundaryBytes(const StageShape& shape) {
   if (shape.stage > 0) return TravelBytes(shape);
   return InputBytes(shape.model, shape.layers.front(), shape.largest);
@@ -126,7 +131,7 @@ StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actio
   bytes.workspace =
       StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
                           shape.recomputes) +
-      ConversionBytes(shape);
+      ConversionBytes(shape) + PanelBytes(shape.precision, shape.threads);
   bytes.link = LinkBytes(shape, BoundaryBytes(shape), OutputBoundaryBytes(shape));
   return bytes;
 }

@@ -13,9 +13,9 @@
 //               layers save, and the outputs of all but its last layer. Every micro-batch counts as
 //               the largest one. GPipe §2.3: O(N + L/K · N/M)
 //   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (where some
-//               forward keeps nothing), or two gradients (backward), with the largest layer's temporaries:
-//               whichever is more; with bfloat16 boundaries the layers' ends of them too
-//               (ConversionBytes)
+//               forward keeps nothing), or two gradients (backward), with the largest layer's
+//               temporaries: whichever is more; with bfloat16 boundaries the layers' ends of them
+//               too (ConversionBytes), and the panels of bf16 products (PanelBytes)
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
 //   with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
@@ -78,6 +78,9 @@ struct StageBytes {
 
 // fp32 values the optimizer keeps per parameter.
 int64_t OptimizerMoments(const v1::OptimizerSpec& spec);
+
+// `training` has passed ValidateJob.
+Precision PrecisionOf(const v1::TrainingSpec& training);
 
 int64_t BoundaryBytes(const StageShape& shape);        // of the stage's input, as it is kept
 int64_t OutputBoundaryBytes(const StageShape& shape);  // of what it sends downstream; last stage: 0

@@ -135,6 +135,24 @@ TEST(StageMemoryTest, Bf16BoundariesAreHalfAsWideAndAreWidenedInWorkspace) {
   EXPECT_EQ(ConversionBytes(shape), 0);
 }
 
+TEST(StageMemoryTest, Bf16ProductsCostTwoPanelsAThread) {
+  const auto actions = Parse("1F0 1R0 1B0");
+  StageShape shape = Stage(1, 3, 1, 3);
+  shape.threads = 3;
+  for (const bool training : {true, false}) {
+    shape.training = training;
+    shape.precision = Precision::kFp32;
+    StageBytes expected = StageMemory(shape, actions);
+    expected.workspace += 3 * (768 * 1024 * 2 + 224 * 400 * 4);
+    for (const Precision precision : {Precision::kBf16, Precision::kBf16Emulated}) {
+      shape.precision = precision;
+      const StageBytes bf16 = StageMemory(shape, actions);
+      EXPECT_EQ(bf16.workspace, expected.workspace);
+      EXPECT_EQ(bf16.total(), expected.total());
+    }
+  }
+}
+
 TEST(StageMemoryTest, StageZeroKeepsTokenIdsAsItsBoundary) {
   const StageShape shape = Stage(0, 2, 0, 1);
   EXPECT_EQ(BoundaryBytes(shape), kTokens * 4);

@@ -184,7 +184,7 @@ absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
 }
 
 absl::Status CheckPrecision(const StageJob& job, const WorkerLimits& limits) {
-  if (job.shape.precision == Precision::kFp32 || limits.bf16 || limits.simulated) {
+  if (job.shape.precision != Precision::kBf16 || limits.bf16 || limits.simulated) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(

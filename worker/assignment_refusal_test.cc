@@ -87,6 +87,8 @@ TEST_F(WorkerServiceTest, Bf16IsRefusedWhereTheCpuHasItNot) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), HasSubstr("the CPU of worker w0"));
   EXPECT_THAT(status.error_message(), HasSubstr("training.bf16_emulate: true"));
+  assignment.mutable_spec()->mutable_training()->set_bf16_emulate(true);
+  EXPECT_TRUE(workers_[0]->Assign(assignment).ok());
 }
 
 TEST_F(WorkerServiceTest, AStageThatDoesNotFitIsRefusedNamingItsBytes) {

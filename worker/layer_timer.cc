@@ -7,7 +7,7 @@
 
 #include "common/status.h"
 #include "worker/backend/arena.h"
-#include "worker/backend/ops.h"
+#include "worker/backend/carved_ops.h"
 #include "worker/layers/stage_model.h"
 
 namespace headrace {
@@ -87,7 +87,7 @@ class TimedLayer {
 
   absl::Status Carve() {
     HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(Needed(layer_).total()));
-    ops_ = CreateCpuOps(layer_.threads);
+    HEADRACE_ASSIGN_OR_RETURN(ops_, CarveCpuOps(layer_.precision, layer_.threads, arena_.get()));
     HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(layer_, arena_.get(), ops_.get()));
     for (const Parameter& parameter : model_->parameters()) {
       FillOrdinary(parameter.weight.f32(), parameter.weight.elements());

@@ -186,6 +186,7 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
     HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
     self.set_device(device.kind);
     self.set_device_name(device.name);
+    self.set_bf16(device.bf16);
     self.set_memory_limit_bytes(
         flags.memory_bytes > 0 ? flags.memory_bytes
                                : static_cast<int64_t>(kDefaultMemoryShare *
@@ -248,6 +249,7 @@ absl::Status Serve(const Flags& flags) {
   context.limits.memory_bytes = self.memory_limit_bytes();
   context.limits.threads = flags.threads;
   context.limits.simulated = flags.sim.has_value();
+  context.limits.bf16 = self.bf16();
   context.data_dir = flags.data_dir;
   context.coordinator = blobs.get();
   context.reporter = &reporter;

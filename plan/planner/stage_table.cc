@@ -307,6 +307,7 @@ StageShape StageTable::Bare(int stage) const {
   shape.credits = job.credits;
   shape.training = job.training;
   shape.bf16_boundaries = job.bf16_boundaries;
+  shape.precision = job.precision;
   return shape;
 }
 
@@ -319,6 +320,7 @@ int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const
   const StageShape shape = Bare(stage);
   return layers_->StateBytes(first, end) + StashBytes(stage, first, end) +
          layers_->WorkspaceBytes(first, end, threads) + ConversionBytes(shape) +
+         PanelBytes(shape.precision, threads) +
          LinkBytes(shape, BoundaryBytes(stage), OutputBoundaryBytes(shape));
 }
 

@@ -50,6 +50,7 @@ TEST(StageTableTest, AgreesWithStageMemoryOnEveryRange) {
         for (v1::JobSpec spec : {SmallGpt2(), SmallLlama()}) {
           spec.mutable_model()->set_tie_word_embeddings(tied);
           if (tied) spec.mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+          if (!tied) spec.mutable_training()->set_precision(v1::PRECISION_BF16);
           spec.mutable_pipeline()->set_schedule(schedule);
           spec.mutable_pipeline()->set_recompute(mode);
           const std::string what = spec.ShortDebugString();

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -62,30 +64,33 @@ class IdentityTest : public testing::Test {
     cluster_ = nullptr;
   }
 
-  // Submits every variation at once, so that small ones run beside each other.
   static void RunAll(const TinyJob& job) {
-    std::vector<std::pair<TinyJob, std::string>> submitted;
-    const auto submit = [&submitted](const TinyJob& variation) {
-      const auto id = cluster_->Submit(JobFileText(variation));
-      ASSERT_TRUE(id.ok()) << Describe(variation) << ": " << id.status();
-      submitted.emplace_back(variation, *id);
-    };
+    std::vector<TinyJob> variations;
     for (int stages = 1; stages <= kMaxStages; ++stages) {
       for (const char* schedule : {"gpipe", "1f1b"}) {
         for (const char* recompute : {"always", "except_last", "never"}) {
-          TinyJob variation = job;
-          variation.stages = stages;
-          variation.schedule = schedule;
-          variation.recompute = recompute;
-          submit(variation);
+          variations.push_back(job);
+          variations.back().stages = stages;
+          variations.back().schedule = schedule;
+          variations.back().recompute = recompute;
         }
       }
-      TinyJob variation = job;
-      variation.stages = stages;
       for (const char* transport : {"grpc", "shm"}) {
-        variation.transport = transport;
-        submit(variation);
+        variations.push_back(job);
+        variations.back().stages = stages;
+        variations.back().transport = transport;
       }
+    }
+    Run(job, variations);
+  }
+
+  // Submits all at once, so that small ones run beside each other.
+  static void Run(const TinyJob& job, const std::vector<TinyJob>& variations) {
+    std::vector<std::pair<TinyJob, std::string>> submitted;
+    for (const TinyJob& variation : variations) {
+      const auto id = cluster_->Submit(JobFileText(variation));
+      ASSERT_TRUE(id.ok()) << Describe(variation) << ": " << id.status();
+      submitted.emplace_back(variation, *id);
     }
     Numbers first;
     for (const auto& [variation, id] : submitted) {
@@ -126,6 +131,22 @@ TEST_F(IdentityTest, LlamaIsTheSameForEveryPlan) {
   job.batch = 5;
   job.micro_batches = 5;
   RunAll(job);
+}
+
+TEST_F(IdentityTest, Bf16ProductsAreTheSameForEveryPlan) {
+  TinyJob job;
+  job.more_training = "  precision: bf16\n  bf16_emulate: true\n";
+  std::vector<TinyJob> variations;
+  for (const auto& [stages, schedule, recompute] : {std::tuple{1, "gpipe", "never"},
+                                                    {2, "1f1b", "always"},
+                                                    {3, "gpipe", "except_last"},
+                                                    {4, "1f1b", "never"}}) {
+    variations.push_back(job);
+    variations.back().stages = stages;
+    variations.back().schedule = schedule;
+    variations.back().recompute = recompute;
+  }
+  Run(job, variations);
 }
 
 // The comparison above can fail: what should change the numbers does.

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "worker/backend/ops.h"
 
 namespace headrace {
 namespace {
@@ -82,6 +83,7 @@ absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::str
   DeviceInfo info;
   info.kind = "cpu";
   info.name = FindValue(root + "/proc/cpuinfo", "model name").value_or("cpu");
+  info.bf16 = CpuMultipliesBf16();
   info.available_bytes = std::min(kilobytes * 1024, ControlGroupLimit(root));
   return info;
 }

@@ -9,8 +9,9 @@
 namespace headrace {
 
 struct DeviceInfo {
-  std::string kind;  // "cpu"
-  std::string name;  // "AMD EPYC 9654 96-Core Processor"; "cpu" where the system does not say
+  std::string kind;   // "cpu"
+  std::string name;   // "AMD EPYC 9654 96-Core Processor"; "cpu" where the system does not say
+  bool bf16 = false;  // multiplies bf16 by itself
   int64_t available_bytes = 0;  // what may be taken now without swapping or being killed
 };
 

@@ -8,14 +8,15 @@
 //
 // "The inputs" include shapes and threads: a matrix product of other rows or threads may differ in
 // the last bit. Buffers start at kAlignment, but for views into one (rows of a block, a parameter
-// joined to another): those at a multiple of 4 bytes. Inputs and outputs are different buffers unless
-// an op allows it. NaN goes through every op.
+// joined to another): those at a multiple of 4 bytes. Inputs and outputs are different buffers
+// unless an op allows it. NaN goes through every op.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "common/philox.h"
+#include "plan/precision.h"
 
 namespace headrace {
 
@@ -49,6 +50,8 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  // Linear layers. Inputs of their products are rounded to the ops' precision, sums are fp32, and
+  // so is the bias's gradient.
   // y[n,out] = x[n,in] · w[out,in]ᵀ (+ bias[out], may be null)
   virtual void Linear(const float* x, const float* w, const float* bias, float* y, int64_t n,
                       int64_t in, int64_t out) = 0;
@@ -141,8 +144,14 @@ class Ops {
 // plan/layer_spec.cc counts the same bytes.
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads);
 
+// Whether this processor multiplies bf16 by itself (avx512_bf16).
+bool CpuMultipliesBf16();
+
 // The CPU backend. `threads` OpenMP threads, set for the calling thread: create it on the thread
-// that computes.
-std::unique_ptr<Ops> CreateCpuOps(int threads);
+// that computes. The linear layers multiply in `precision`; kBf16 only where CpuMultipliesBf16.
+// `panels`: PanelBytes(precision, threads) bytes at kAlignment that outlive the ops; null for
+// kFp32.
+std::unique_ptr<Ops> CreateCpuOps(int threads, Precision precision = Precision::kFp32,
+                                  void* panels = nullptr);
 
 }  // namespace headrace

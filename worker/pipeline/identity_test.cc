@@ -192,6 +192,45 @@ TEST_F(IdentityTest, Bf16BoundariesHalveTheBytesAndStayNearTheNumbers) {
   }
 }
 
+// Products by the processor's instructions where it has them; emulated everywhere.
+std::vector<v1::StageAssignment> WithBf16Products(v1::StageAssignment assignment) {
+  v1::TrainingSpec* training = assignment.mutable_spec()->mutable_training();
+  training->set_precision(v1::PRECISION_BF16);
+  std::vector<v1::StageAssignment> both;
+  if (CpuMultipliesBf16()) both.push_back(assignment);
+  training->set_bf16_emulate(true);
+  both.push_back(assignment);
+  return both;
+}
+
+TEST_F(IdentityTest, Bf16ProductsGiveTheSameBitsForEveryPlan) {
+  for (const v1::StageAssignment& fp32 : {Gpt2Job(), LlamaJob()}) {
+    for (const v1::StageAssignment& bf16 : WithBf16Products(fp32)) {
+      ExpectSameNumbersEverywhere(bf16);
+    }
+  }
+}
+
+TEST_F(IdentityTest, Bf16ProductsStayNearTheNumbersAndTakeTheMemoryPredicted) {
+  for (const v1::StageAssignment& assignment : {Gpt2Job(), LlamaJob()}) {
+    const auto fp32 = RunStages(assignment, 3, true, Mode::kAlways);
+    for (const v1::StageAssignment& products : WithBf16Products(assignment)) {
+      const auto bf16 = RunStages(products, 3, true, Mode::kAlways);
+      EXPECT_FALSE(Summarise(bf16) == Summarise(fp32));
+      for (size_t s = 0; s < fp32.back().steps.size(); ++s) {
+        const double loss = fp32.back().steps[s].loss();
+        EXPECT_NEAR(bf16.back().steps[s].loss(), loss, 0.01 * loss) << "step " << s + 1;
+      }
+      for (size_t k = 0; k < fp32.size(); ++k) {
+        EXPECT_EQ(bf16[k].peak.workspace(), fp32[k].peak.workspace() + kBf16PanelBytes);
+        EXPECT_EQ(bf16[k].peak.workspace(), bf16[k].predicted.workspace) << "stage " << k;
+        EXPECT_EQ(bf16[k].peak.weights(), fp32[k].peak.weights()) << "stage " << k;
+        EXPECT_EQ(bf16[k].peak.stash(), fp32[k].peak.stash()) << "stage " << k;
+      }
+    }
+  }
+}
+
 TEST_F(IdentityTest, TrainsAtAll) {
   v1::StageAssignment assignment = LlamaJob();
   assignment.mutable_spec()->mutable_training()->set_steps(30);
@@ -302,17 +341,21 @@ TEST_F(IdentityTest, GenerateDrawsTheSameTokensForEveryNumberOfStages) {
   request->set_seed(5);
   request->set_max_tokens(15);  // past the context of 12
   assignment.add_weights()->set_sha256(std::string(64, 'b'));
-  const std::vector<int32_t> reference = RunStages(assignment, 1, false, Mode::kNever).back().drawn;
-  EXPECT_EQ(reference.size(), 15u);
-  for (int k = 2; k <= kLayers; ++k) {
-    const auto results = RunStages(assignment, k, false, Mode::kNever);
-    EXPECT_EQ(results.back().drawn, reference) << "K = " << k;
-    for (const StageResult& result : results) {
-      EXPECT_EQ(result.peak.gradients(), 0);
-      EXPECT_EQ(result.peak.stash(), result.predicted.stash);
-      EXPECT_EQ(result.peak.weights(), result.predicted.weights);
-      EXPECT_EQ(result.peak.workspace(), result.predicted.workspace);
-      EXPECT_LE(result.peak.link(), result.predicted.link);
+  std::vector<v1::StageAssignment> assignments = WithBf16Products(assignment);
+  assignments.push_back(assignment);
+  for (const v1::StageAssignment& each : assignments) {
+    const std::vector<int32_t> reference = RunStages(each, 1, false, Mode::kNever).back().drawn;
+    EXPECT_EQ(reference.size(), 15u);
+    for (int k = 2; k <= kLayers; ++k) {
+      const auto results = RunStages(each, k, false, Mode::kNever);
+      EXPECT_EQ(results.back().drawn, reference) << "K = " << k;
+      for (const StageResult& result : results) {
+        EXPECT_EQ(result.peak.gradients(), 0);
+        EXPECT_EQ(result.peak.stash(), result.predicted.stash);
+        EXPECT_EQ(result.peak.weights(), result.predicted.weights);
+        EXPECT_EQ(result.peak.workspace(), result.predicted.workspace);
+        EXPECT_LE(result.peak.link(), result.predicted.link);
+      }
     }
   }
 }

@@ -162,7 +162,8 @@ class InMemoryPipeline {
       v1::StageAssignment mine = assignment;
       mine.set_stage(k);
       stages_.push_back(std::make_unique<Stage>());
-      absl::StatusOr<StageJob> job = CheckAssignment(mine, {int64_t{1} << 32, 1});
+      absl::StatusOr<StageJob> job =
+          CheckAssignment(mine, {int64_t{1} << 32, 1, CpuMultipliesBf16()});
       if (!job.ok()) {
         stages_.back()->result.status = job.status();
         return;

@@ -5,6 +5,7 @@
 #include "absl/time/clock.h"
 #include "common/status.h"
 #include "plan/stage_memory.h"
+#include "worker/backend/carved_ops.h"
 #include "worker/sim/sim_model.h"
 #include "worker/sim/sim_ops.h"
 
@@ -43,10 +44,14 @@ absl::Status StageEquipment::Carve() {
   HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(ArenaBytes(job_)));
   if (job_.simulated()) {
     ops_ = CreateSimOps();
+    // Its memory is what a real one's would be.
+    HEADRACE_RETURN_IF_ERROR(
+        CarvePanels(job_.shape.precision, job_.shape.threads, arena_.get()).status());
     HEADRACE_ASSIGN_OR_RETURN(
         model_, CreateSimModel(job_.sim[job_.stage()], job_.shape, arena_.get(), ops_.get()));
   } else {
-    ops_ = CreateCpuOps(job_.shape.threads);
+    HEADRACE_ASSIGN_OR_RETURN(ops_,
+                              CarveCpuOps(job_.shape.precision, job_.shape.threads, arena_.get()));
     HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena_.get(), ops_.get()));
   }
   if (!job_.generates) {

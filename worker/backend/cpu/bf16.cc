@@ -1,4 +1,4 @@
-#include <bit>
+#include "worker/backend/cpu/bf16.h"
 
 #include "worker/backend/cpu/cpu_ops.h"
 #include "worker/backend/cpu/kernel.h"
@@ -6,22 +6,17 @@
 namespace headrace {
 namespace {
 
-constexpr uint32_t kInfinity = 0x7f800000, kSign = 0x80000000, kQuiet = 0x00400000;
-
 HEADRACE_KERNEL void NarrowRange(const float* x, uint16_t* y, int64_t begin, int64_t end) {
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
-    const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    const bool nan = (bits & ~kSign) > kInfinity;  // rounding up could carry into an infinity
-    y[i] = static_cast<uint16_t>((nan ? bits | kQuiet : rounded) >> 16);
+    y[i] = ToBf16(x[i]);
   }
 }
 
 HEADRACE_KERNEL void WidenRange(const uint16_t* x, float* y, int64_t begin, int64_t end) {
 #pragma omp simd
   for (int64_t i = begin; i < end; ++i) {
-    y[i] = std::bit_cast<float>(static_cast<uint32_t>(x[i]) << 16);
+    y[i] = FromBf16(x[i]);
   }
 }
 

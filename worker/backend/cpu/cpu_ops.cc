@@ -7,11 +7,11 @@
 
 namespace headrace {
 
-std::unique_ptr<Ops> CreateCpuOps(int threads) {
+std::unique_ptr<Ops> CreateCpuOps(int threads, Precision precision, void* panels) {
   threads = std::max(threads, 1);
   // Reaches only regions started from this thread: ours and, inside dnnl_sgemm, oneDNN's.
   omp_set_num_threads(threads);
-  return std::make_unique<CpuOps>(threads);
+  return std::make_unique<CpuOps>(threads, CreateProducts(precision, threads, panels));
 }
 
 }  // namespace headrace

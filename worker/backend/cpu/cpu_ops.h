@@ -2,14 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
+#include "worker/backend/cpu/products.h"
 #include "worker/backend/ops.h"
 
 namespace headrace {
 
 class CpuOps final : public Ops {
  public:
-  explicit CpuOps(int threads) : threads_(threads) {}
+  CpuOps(int threads, std::unique_ptr<const Products> products)
+      : threads_(threads), products_(std::move(products)) {}
 
   // linear.cc
   void Linear(const float* x, const float* w, const float* bias, float* y, int64_t n, int64_t in,
@@ -92,6 +96,7 @@ class CpuOps final : public Ops {
 
  private:
   const int threads_;
+  const std::unique_ptr<const Products> products_;  // of the linear layers
 };
 
 }  // namespace headrace

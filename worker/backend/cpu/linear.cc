@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "worker/backend/cpu/cpu_ops.h"
-#include "worker/backend/cpu/gemm.h"
 #include "worker/backend/cpu/kernel.h"
 
 namespace headrace {
@@ -33,19 +32,46 @@ void CpuOps::Linear(const float* x, const float* w, const float* bias, float* y,
   if (bias != nullptr) {
     for (int64_t row = 0; row < n; ++row) std::copy(bias, bias + out, y + row * out);
   }
-  Gemm(Transpose::kNo, Transpose::kYes, n, out, in, 1.0f, x, in, w, in,
-       bias != nullptr ? 1.0f : 0.0f, y, out);
+  products_->Multiply({.tb = Transpose::kYes,
+                       .m = n,
+                       .n = out,
+                       .k = in,
+                       .a = x,
+                       .lda = in,
+                       .b = w,
+                       .ldb = in,
+                       .beta = bias != nullptr ? 1.0f : 0.0f,
+                       .c = y,
+                       .ldc = out});
 }
 
 void CpuOps::LinearBackwardInput(const float* dy, const float* w, float* dx, int64_t n, int64_t in,
                                  int64_t out, bool accumulate) {
-  Gemm(Transpose::kNo, Transpose::kNo, n, in, out, 1.0f, dy, out, w, in, accumulate ? 1.0f : 0.0f,
-       dx, in);
+  products_->Multiply({.m = n,
+                       .n = in,
+                       .k = out,
+                       .a = dy,
+                       .lda = out,
+                       .b = w,
+                       .ldb = in,
+                       .beta = accumulate ? 1.0f : 0.0f,
+                       .c = dx,
+                       .ldc = in});
 }
 
 void CpuOps::LinearBackwardWeight(const float* dy, const float* x, float* dw, float* dbias,
                                   int64_t n, int64_t in, int64_t out) {
-  Gemm(Transpose::kYes, Transpose::kNo, out, in, n, 1.0f, dy, out, x, in, 1.0f, dw, in);
+  products_->Multiply({.ta = Transpose::kYes,
+                       .m = out,
+                       .n = in,
+                       .k = n,
+                       .a = dy,
+                       .lda = out,
+                       .b = x,
+                       .ldb = in,
+                       .beta = 1.0f,
+                       .c = dw,
+                       .ldc = in});
   if (dbias == nullptr) return;
   ParallelRanges(threads_, out, 64,
                  [&](int64_t begin, int64_t end) { AddColumnSums(dy, dbias, n, out, begin, end); });
