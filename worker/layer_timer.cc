@@ -16,10 +16,10 @@ namespace {
 constexpr int kRounds = 5;
 constexpr double kEnoughSeconds = 0.3;  // of rounds, and of a warm-up that needs none after it
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double SecondsSince(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
 // Ordinary numbers around 0: what is computed from them is neither denormal nor infinite.
@@ -72,7 +72,7 @@ class TimedLayer {
 
   template <typename Run>
   static double Time(const Run& run) {
-    const auto start = Clock::now();
+    const auto start = SteadyClock::now();
     run();
     return SecondsSince(start);
   }
@@ -137,11 +137,11 @@ absl::StatusOr<v1::LayerSeconds> TimeLayer(const StageShape& layer,
                                            const std::atomic<bool>& cancelled) {
   HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<TimedLayer> timed, TimedLayer::Create(layer));
   v1::LayerSeconds least = Longest();
-  const auto warm_up = Clock::now();
+  const auto warm_up = SteadyClock::now();
   HEADRACE_RETURN_IF_ERROR(timed->Round(cancelled, &least));
   if (SecondsSince(warm_up) > kEnoughSeconds) return least;
   least = Longest();
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   for (int i = 0; i < kRounds && (i == 0 || SecondsSince(start) < kEnoughSeconds); ++i) {
     HEADRACE_RETURN_IF_ERROR(timed->Round(cancelled, &least));
   }

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kNonceBytes = 16;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr int64_t kTooMany = std::numeric_limits<int64_t>::max() / 2;
+constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max() / 2;
 
 absl::Status NoMemory(int64_t bytes, const std::string& why) {
   return absl::ResourceExhaustedError(
@@ -79,7 +79,7 @@ absl::Status CheckSealed(int fd, const std::string& path, int64_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(int64_t bytes) {
-  if (bytes < 0 || bytes >= kTooMany) return NoMemory(bytes, EFBIG);
+  if (bytes < 0 || bytes >= kMostBytes) return NoMemory(bytes, EFBIG);
   if (absl::Status available = CheckAvailable(bytes); !available.ok()) return available;
   Name name;
   name.bytes = kPage + PieceBytes(bytes);
@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(int64_t bytes
 }
 
 absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Attach(const Name& name) {
-  if (name.process <= 0 || name.file < 0 || name.bytes < kPage || name.bytes >= kTooMany ||
+  if (name.process <= 0 || name.file < 0 || name.bytes < kPage || name.bytes >= kMostBytes ||
       name.nonce.size() != kNonceBytes) {
     return absl::InvalidArgumentError("what was said names no shared memory");
   }
