@@ -24,7 +24,7 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, siz
   emulation::LaunchGrid(kernel, blocks, threads, shared_bytes, stream,
                         std::forward<Arguments>(arguments)...);
 #else
-  kernel<<<blocks, threads, shared_bytes, stream> > >(static_cast<Parameters>(arguments)...);
+  kernel<<<blocks, threads, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
 #endif
   return cudaGetLastError();
 }
