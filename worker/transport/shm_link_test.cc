@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -374,12 +375,12 @@ TEST(ShmLink, MemoryThatIsNotWhatWasMeantMeansFrames) {
   const auto region = *SharedRegion::Create(1 << 20);
   v1::StreamTensorsResponse offer = OfferOf(*region);
   offer.mutable_shared_memory()->set_nonce(std::string(16, 'x'));
-  std::string answer;
+  std::promise<std::string> promised;
   LyingReceiver receiver([&](auto* stream) {
     stream->Write(offer);
     v1::StreamTensorsRequest request;
     stream->Read(&request);
-    answer = request.header().not_attached();
+    promised.set_value(request.header().not_attached());
     stream->Write(Credits(2));
   });
   const auto links = Connect(receiver.peer(), TestContext(0, kPlan));
@@ -388,7 +389,9 @@ TEST(ShmLink, MemoryThatIsNotWhatWasMeantMeansFrames) {
   EXPECT_THAT((*links)->Describe()[0].reason(),
               HasSubstr("worker w1's memory cannot be attached: "));
   EXPECT_THAT((*links)->Describe()[0].reason(), HasSubstr("is other memory than was meant"));
-  EXPECT_EQ(answer, (*links)->Describe()[0].reason());
+  std::future<std::string> answer = promised.get_future();
+  ASSERT_EQ(answer.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_EQ(answer.get(), (*links)->Describe()[0].reason());
 }
 
 struct Lie {
