@@ -72,7 +72,7 @@ cudaError_t Planned(const char* call) {
 
 cudaError_t Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
   Submit(stream, [=] {
-    if (sticky_error() != cudaSuccess) return;
+    if (sticky_error() != cudaSuccess || bytes == 0) return;
     OpenDeviceMemory();
     std::memmove(to, from, bytes);
     CloseDeviceMemory();

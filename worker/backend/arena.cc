@@ -70,10 +70,16 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(int64_t capacity_bytes) {
   return std::unique_ptr<Arena>(new Arena(static_cast<char*>(base), mapped, capacity_bytes));
 }
 
+std::unique_ptr<Arena> Arena::Over(void* memory, int64_t capacity_bytes) {
+  return std::unique_ptr<Arena>(new Arena(static_cast<char*>(memory), 0, capacity_bytes));
+}
+
 Arena::Arena(char* base, int64_t mapped_bytes, int64_t capacity_bytes)
     : base_(base), mapped_bytes_(mapped_bytes), capacity_bytes_(capacity_bytes) {}
 
-Arena::~Arena() { munmap(base_, static_cast<size_t>(mapped_bytes_)); }
+Arena::~Arena() {
+  if (mapped_bytes_ > 0) munmap(base_, static_cast<size_t>(mapped_bytes_));
+}
 
 absl::StatusOr<char*> Arena::Take(const std::string& what, int64_t bytes) {
   const int64_t left = capacity_bytes_ - carved_bytes_;
@@ -83,7 +89,8 @@ absl::StatusOr<char*> Arena::Take(const std::string& what, int64_t bytes) {
         left, " of ", capacity_bytes_, " are left (in use: ", Summary(), ")"));
   }
   const uintptr_t start = reinterpret_cast<uintptr_t>(base_);
-  const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t aligned =
+      mapped_bytes_ > 0 ? (start + kHugePage - 1) / kHugePage * kHugePage : start;
   char* piece = base_ + (aligned - start) + carved_bytes_;
   carved_bytes_ += bytes;
   return piece;

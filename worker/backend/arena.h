@@ -64,6 +64,9 @@ class Arena {
   // Pages are taken from the system when first touched.
   //   RESOURCE_EXHAUSTED: the system refuses that much memory.
   static absl::StatusOr<std::unique_ptr<Arena>> Create(int64_t capacity_bytes);
+  // An arena over memory somebody else owns, such as a device's: zero-filled, aligned to
+  // kAlignment, never touched by the arena itself. It must outlive the arena.
+  static std::unique_ptr<Arena> Over(void* memory, int64_t capacity_bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -102,7 +105,7 @@ class Arena {
   std::string Summary() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   char* const base_;
-  const int64_t mapped_bytes_;
+  const int64_t mapped_bytes_;  // 0: not ours
   const int64_t capacity_bytes_;
   mutable absl::Mutex mu_;
   int64_t carved_bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -43,6 +43,22 @@ TEST(Arena, TheLastByteOfTheCapacityCanBeUsedAndNotOneMore) {
             absl::StatusCode::kResourceExhausted);
 }
 
+TEST(Arena, OverMemoryOfSomebodyElseCarvesThereAndLeavesItAlone) {
+  alignas(kAlignment) char memory[1024] = {};
+  {
+    const auto arena = Arena::Over(memory, sizeof(memory));
+    const auto first = arena->Carve(MemoryKind::kWeights, "w", ElementType::kFloat32, {3});
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(first->data, memory);
+    const auto pool = arena->CarvePool("stash", 100, 2);
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    EXPECT_EQ((*pool)->Acquire(MemoryKind::kStash)->data(), memory + 64);
+    EXPECT_EQ(arena->left_bytes(), 1024 - 64 - 2 * 128);
+    EXPECT_FALSE(arena->Carve(MemoryKind::kWeights, "x", ElementType::kFloat32, {1000}).ok());
+  }
+  for (char byte : memory) EXPECT_EQ(byte, 0);  // still here, and untouched
+}
+
 TEST(Arena, ExhaustionNamesTheTensorItsBytesWhatIsLeftAndWhoHoldsTheRest) {
   auto arena = MakeArena(1024);
   ASSERT_TRUE(arena->Carve(MemoryKind::kWeights, "w", ElementType::kFloat32, {16}).ok());
