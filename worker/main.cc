@@ -28,6 +28,7 @@
 #include "plan/sim_device.h"
 #include "worker/advertise.h"
 #include "worker/backend/cpu/measure.h"
+#include "worker/backend/cuda_probe.h"
 #include "worker/backend/device.h"
 #include "worker/clock_alignment.h"
 #include "worker/heartbeater.h"
@@ -40,7 +41,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr char kDeviceHelp[] =
-    "auto, cpu, or sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
+    "auto, cpu, cuda or cuda:N (found and named, but refused as yet), or sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
     "action=20ms (or forward=, recompute=, backward=) or flops=10T; memory=16GiB; link=1Gbit/s "
     "and latency=1ms, without which tensors really travel. Only jobs submitted with --simulate "
     "run on such workers";
@@ -56,7 +57,7 @@ struct Flags {
   int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
   std::optional<v1::SimDevice> sim;
   LinkSpeed link_speed;  // link, read
-  bool die_with_parent = false;
+  bool die_with_parent = false, probe = false;
 };
 
 std::string DefaultName() {
@@ -87,8 +88,7 @@ void ReexecWithPassiveWaiting(char** argv) {
 void DefineFlags(CLI::App* app, Flags* flags) {
   app->set_version_flag("--version", "headrace-worker " HEADRACE_VERSION);
   app->add_option("--coordinator", flags->coordinator,
-                  "Address of the coordinator: host:port or unix:/path")
-      ->required()
+                  "Address of the coordinator: host:port or unix:/path; required but for --probe")
       ->type_name("ADDRESS");
   app->add_option("--name", flags->name,
                   "Name among the workers; default: host name and process id")
@@ -123,14 +123,12 @@ void DefineFlags(CLI::App* app, Flags* flags) {
   app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port")
       ->type_name("HOST:PORT");
   app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process ends");
+  app->add_flag("--probe", flags->probe,
+                "Print what there is to compute on, and why not more, and end");
 }
 
 absl::Status ReadDevice(Flags* flags) {
-  if (!IsSimFlag(flags->device)) {
-    if (flags->device == "auto" || flags->device == "cpu") return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", flags->device, "'; expected auto, cpu or sim:KEY=VALUE,…"));
-  }
+  if (!IsSimFlag(flags->device)) return CheckDeviceName(flags->device);
   HEADRACE_ASSIGN_OR_RETURN(const SimFlag sim, ParseSimFlag(flags->device));
   if (sim.memory_bytes > 0 && flags->memory_bytes > 0) {
     return absl::InvalidArgumentError(
@@ -144,6 +142,9 @@ absl::Status ReadDevice(Flags* flags) {
 
 // What is wrong with a flag, after CLI11's own checks.
 absl::Status CheckFlags(Flags* flags) {
+  if (flags->coordinator.empty()) {
+    return absl::InvalidArgumentError("--coordinator is required: expected host:port or unix:/path");
+  }
   HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->coordinator), "--coordinator"));
   HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->listen), "--listen"));
   if (!flags->advertise.empty()) {
@@ -184,6 +185,7 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
     *self.mutable_sim() = *flags.sim;
   } else {
     HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
+    if (!device.note.empty()) LogInfo(absl::StrCat("computing on the CPU: ", device.note));
     self.set_device(device.kind);
     self.set_device_name(device.name);
     self.set_bf16(device.bf16);
@@ -306,6 +308,22 @@ absl::Status Serve(const Flags& flags) {
   return refusal.why;
 }
 
+// --probe: each device, and of each kind that is missing the reason.
+int Probe(const std::string& device) {
+  const absl::StatusOr<DeviceInfo> chosen = ProbeDevice(device);
+  if (!chosen.ok()) {
+    std::cerr << "headrace-worker: " << chosen.status().message() << "\n";
+  } else {
+    std::cout << "cpu: " << chosen->name << ", " << FormatBytes(chosen->available_bytes)
+              << " available\n";
+  }
+  std::cout << Describe(ProbeCuda());
+  if (chosen.ok()) std::cout << "--device " << device << " computes on: " << chosen->kind;
+  if (chosen.ok() && !chosen->note.empty()) std::cout << " (" << chosen->note << ")";
+  if (chosen.ok()) std::cout << "\n";
+  return chosen.ok() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   ReexecWithPassiveWaiting(argv);
   TuneMalloc();
@@ -319,6 +337,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : kExitUsage;
   }
+  if (flags.probe) return Probe(flags.device);
   if (const absl::Status status = CheckFlags(&flags); !status.ok()) {
     std::cerr << "headrace-worker: " << status.message() << "\n";
     return kExitUsage;

@@ -159,6 +159,7 @@ TEST_F(BadInputTest, ABadWorkerFlagIsAUsageError) {
            {"--coordinator", "nowhere"},
            {"--coordinator", "127.0.0.1:1", "--memory-limit", "lots"},
            {"--coordinator", "127.0.0.1:1", "--device", "abacus"},
+           {"--coordinator", "127.0.0.1:1", "--device", "cuda:first"},
            {"--coordinator", "127.0.0.1:1", "--name", "a b"},
            {}}) {
     ChildProcess::Options options;
@@ -170,6 +171,30 @@ TEST_F(BadInputTest, ABadWorkerFlagIsAUsageError) {
     EXPECT_EQ((*worker)->Wait(absl::Now() + absl::Seconds(20)).value_or(-1), 2)
         << cluster_->Log("flags");
   }
+}
+
+// On a machine without a driver or device, and as yet on any other.
+TEST_F(BadInputTest, ACudaDeviceIsRefusedInTheWordsOfTheProbe) {
+  const auto run = [this](const std::vector<std::string>& flags, int expected) {
+    ChildProcess::Options options;
+    options.arguments = {absl::StrCat(HEADRACE_BIN_DIR, "/headrace-worker")};
+    options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
+    options.stdout_path = options.stderr_path = cluster_->dir() + "/probe.log";
+    auto worker = ChildProcess::Start(options);
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    EXPECT_EQ((*worker)->Wait(absl::Now() + absl::Seconds(20)).value_or(-1), expected)
+        << cluster_->Log("probe");
+    return cluster_->Log("probe");
+  };
+  const std::string probe = run({"--probe"}, 0);
+  EXPECT_THAT(probe, HasSubstr("\ncuda:"));
+  const std::string refusal = run({"--coordinator", "127.0.0.1:1", "--device", "cuda", "--data-dir",
+                                   cluster_->dir() + "/probe"}, 1);
+  EXPECT_THAT(refusal, HasSubstr("device 'cuda': "));
+  const size_t begin = probe.find("computes on: cpu (");
+  ASSERT_NE(begin, std::string::npos) << probe;
+  const std::string why = probe.substr(begin + 18, probe.rfind(')') - begin - 18);
+  EXPECT_THAT(refusal, HasSubstr(why));
 }
 
 TEST_F(BadInputTest, ALossThatIsNoNumberStopsTheJobAndKeepsTheLastGoodWeights) {

@@ -9,6 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/status.h"
+#include "worker/backend/cuda_probe.h"
 #include "worker/backend/ops.h"
 
 namespace headrace {
@@ -67,12 +69,56 @@ int64_t ControlGroupLimit(const std::string& root) {
   return limit;
 }
 
+constexpr char kNotYet[] =
+    "this version computes on CPUs only: its CUDA backend has been tested by emulation, not yet in "
+    "a "
+    "worker";
+
+// The index of "cuda" or "cuda:N".
+std::optional<int> CudaIndex(const std::string& device) {
+  if (device == "cuda") return 0;
+  if (device.rfind("cuda:", 0) != 0) return std::nullopt;
+  const std::string digits = device.substr(5);
+  int index = 0;
+  if (digits.find_first_not_of("0123456789") != std::string::npos ||
+      !absl::SimpleAtoi(digits, &index)) {
+    return std::nullopt;
+  }
+  return index;
+}
+
+// Why not `device`, which auto (index 0) and cuda have in common; never OK as yet.
+absl::Status RefuseCuda(int index, const CudaProbe& probe) {
+  if (probe.devices.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("there is no CUDA device: ", probe.why_none));
+  }
+  if (index >= static_cast<int>(probe.devices.size())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no CUDA device ", index, ", only ", probe.devices.size()));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cuda:", index, " is ", probe.devices[index].name, ", but ", kNotYet));
+}
+
 }  // namespace
 
-absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::string& root) {
-  if (device != "auto" && device != "cpu") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("device '", device, "' does not exist here: expected auto or cpu"));
+absl::Status CheckDeviceName(const std::string& device) {
+  if (device == "auto" || device == "cpu" || CudaIndex(device)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("device '", device, "' does not exist: expected auto, cpu, cuda, cuda:N or "
+                   "sim:KEY=VALUE,…"));
+}
+
+absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::string& root,
+                                       const std::string& cuda_driver) {
+  HEADRACE_RETURN_IF_ERROR(CheckDeviceName(device));
+  DeviceInfo info;
+  if (const std::optional<int> index = CudaIndex(device)) {
+    return Annotate(RefuseCuda(*index, ProbeCuda(cuda_driver)),
+                    absl::StrCat("device '", device, "'"));
+  }
+  if (device == "auto") {
+    info.note = std::string(RefuseCuda(0, ProbeCuda(cuda_driver)).message());
   }
   const std::optional<std::string> available = FindValue(root + "/proc/meminfo", "MemAvailable");
   int64_t kilobytes = 0;
@@ -80,7 +126,6 @@ absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::str
     return absl::InternalError(
         absl::StrCat(root, "/proc/meminfo does not say how much memory is available"));
   }
-  DeviceInfo info;
   info.kind = "cpu";
   info.name = FindValue(root + "/proc/cpuinfo", "model name").value_or("cpu");
   info.bf16 = CpuMultipliesBf16();

@@ -74,9 +74,33 @@ TEST_F(Device, ReadsALimitOnTheRootOfAContainer) {
 }
 
 TEST_F(Device, OfAnotherKindIsRefusedByName) {
-  const absl::Status status = ProbeDevice("cuda", root_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'cuda'"));
+  for (const char* device : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1 ", "CUDA"}) {
+    const absl::Status status = ProbeDevice(device, root_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << device;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("'") + device + "'"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("auto, cpu, cuda, cuda:N or sim:"));
+  }
+}
+
+// Whoever asks for any device is told in a note what whoever asks for this one is told in an error.
+TEST_F(Device, OfCudaIsRefusedInTheWordsInWhichAutoPassesItOver) {
+  for (const char* driver : {"libno-such-driver.so.1", HEADRACE_FAKE_CUDA_DRIVER}) {
+    const auto any = ProbeDevice("auto", root_, driver);
+    ASSERT_TRUE(any.ok()) << any.status();
+    EXPECT_EQ(any->kind, "cpu");
+    EXPECT_NE(any->note, "");
+    const absl::Status status = ProbeDevice("cuda", root_, driver).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(), "device 'cuda': " + any->note);
+  }
+  EXPECT_EQ(ProbeDevice("auto", root_, "libno-such-driver.so.1")->note,
+            "there is no CUDA device: no NVIDIA driver is installed (libno-such-driver.so.1 is not "
+            "found)");
+  EXPECT_THAT(ProbeDevice("auto", root_, HEADRACE_FAKE_CUDA_DRIVER)->note,
+              HasSubstr("cuda:0 is Difference Engine 0, but this version computes on CPUs only"));
+  EXPECT_EQ(ProbeDevice("cuda:1", root_, HEADRACE_FAKE_CUDA_DRIVER).status().message(),
+            "device 'cuda:1': there is no CUDA device 1, only 1");
+  EXPECT_EQ(ProbeDevice("cpu", root_, HEADRACE_FAKE_CUDA_DRIVER)->note, "");
 }
 
 TEST_F(Device, WithoutMeminfoIsAnError) {
