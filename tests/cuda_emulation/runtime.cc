@@ -159,7 +159,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   HEADRACE_PLANNED("cudaMemsetAsync");
   headrace::emulation::Submit(stream, [=] {
     headrace::emulation::OpenDeviceMemory();
-    std::memset(to, value, bytes);
+    if (bytes > 0) std::memset(to, value, bytes);  // null is allowed then
     headrace::emulation::CloseDeviceMemory();
   });
   return headrace::emulation::sticky_error();
