@@ -123,7 +123,8 @@ def measure(cluster, stages, spec):
     measured = []
     for k, stage in enumerate(done["plan"]["stage"]):
         pid = pids[int(stage["worker"][1:])]
-        idle, most = watcher.idle[pid], watcher.most[pid]
+        idle = watcher.idle[pid]
+        most = watcher.most.get(pid, idle)  # a tiny job may end before anybody looks
         measured.append({
             "predicted": total(stage["memory"]), "arena": total(done["peak_memory"][k]),
             "grown": peaks[pid] - idle["total"], "arena_rss": most["arena"] - idle["arena"],
