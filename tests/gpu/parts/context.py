@@ -61,6 +61,7 @@ class Context:
     size: str = "full"            # "full", "quick" or "dry"
     deadline: float = 0           # time.monotonic() at which the part in hand is stopped
     device: Device | None = None
+    num_devices: int = 1
     kind: str = "cuda"            # "cpu": stands in for the device in a dry run
     torch: dict = dataclasses.field(default_factory=dict)  # {}: PyTorch cannot use the device
     preparation: object = None    # of the bench, begun before the parts
@@ -75,9 +76,10 @@ class Context:
                               timeout=min(limit or self.left(), self.left()))
 
     def worker(self, share=0.1, device=None, threads=1):
-        """A worker on the device with a share of its memory; or on the CPU with 2 GiB."""
+        """A worker on the device with a share of its memory; or on the CPU."""
         device = device or self.kind
-        memory = "2GiB" if device == "cpu" else f"{int(self.device.memory_mib * share)}MiB"
+        small = device == "cpu" or self.size == "dry"
+        memory = "256MiB" if small else f"{int(self.device.memory_mib * share)}MiB"
         return Worker(memory=memory, device=device, threads=threads, env=self.env)
 
     def cluster(self, workers):

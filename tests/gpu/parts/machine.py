@@ -10,15 +10,17 @@ TORCH = ("import json, torch; print(json.dumps({'version': torch.__version__, 'c
 
 
 def probe(context):
-    """Fills in context.device from `headrace-worker --probe`. Skip where there is none; in a dry run CPUs stand in."""
+    """Fills in context.device from `headrace-worker --probe`. Skip where there is none; in a dry run
+    CPUs stand in unless an emulated device was meant to be there."""
     done = context.run([context.options.program("headrace-worker"), "--probe"], limit=60)
     found = re.search(r"^cuda:(\d+): (.*), (\d+) MiB, compute capability (\S+)", done.stdout, re.MULTILINE)
-    if context.size == "dry" and not found:
+    if context.size == "dry" and not found and "HEADRACE_CUDA_MODULE" not in context.env:
         context.device, context.kind = Device(0, "the CPU, standing in", 4096, "0.0"), "cpu"
         return done.stdout
     if done.returncode != 0 or not found:
         why = re.search(r"^cuda: none: (.*)", done.stdout, re.MULTILINE)
         raise Skip("there is no CUDA device: " + (why[1] if why else tail(done.stdout)))
+    context.num_devices = len(re.findall(r"^cuda:\d+: ", done.stdout, re.MULTILINE))
     context.device = Device(int(found[1]), found[2], int(found[3]), found[4].rstrip(","))
     return done.stdout
 
@@ -40,7 +42,8 @@ def find_torch(context):
 def run(context):
     text = probe(context)
     device = context.device
-    yield Result("device", MEASURED, f"{device.name}, {device.memory_mib} MiB, compute capability {device.capability}")
+    yield Result("device", MEASURED, f"{device.name}, {device.memory_mib} MiB, compute capability {device.capability}"
+                 + (f"; the first of {context.num_devices}" if context.num_devices > 1 else ""))
     yield Result("driver", MEASURED, next((line for line in text.splitlines() if "driver" in line), ""))
     yield Result("libraries", MEASURED, context.env.get("LD_LIBRARY_PATH") or "none beside the system's")
     yield Result("peer", MEASURED, find_torch(context))
