@@ -53,7 +53,6 @@ class Preparation(threading.Thread):
         self.torch = peers.Torch(context.options, context.python)
         self.env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(context.work / "inductor"),
                     "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
-        self.env.pop("LD_LIBRARY_PATH", None)  # PyTorch brings its own libraries
 
     def run(self):
         for name in plan(self.context):
