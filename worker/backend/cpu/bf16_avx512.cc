@@ -86,12 +86,46 @@ HEADRACE_BF16 inline void Transpose16(__m512i* r) {
   }
 }
 
-template <int kRows, bool kTransposed>
-HEADRACE_BF16 void ComputeTile(const Tile& tile) {
+template <bool kWhole>
+HEADRACE_BF16 inline __m512 Load(const float* x, __mmask16 mask) {
+  return kWhole ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(mask, x);
+}
+
+// kWhole: c has all columns. A store under a mask takes longer than one without.
+template <int kRows, bool kWhole>
+HEADRACE_BF16 inline void StoreTile(const Bf16Tile& tile, __m512 (&sum)[kRows][2]) {
   const __mmask16 mask0 = FirstLanes(tile.columns), mask1 = FirstLanes(tile.columns - 16);
+  __m512 bias0 = _mm512_setzero_ps(), bias1 = bias0;
+  if (tile.bias != nullptr)
+    bias0 = Load<kWhole>(tile.bias, mask0), bias1 = Load<kWhole>(tile.bias + 16, mask1);
+  HEADRACE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    float* c = tile.c + i * tile.ldc;
+    __m512 c0 = sum[i][0], c1 = sum[i][1];
+    if (tile.alpha != 1) {
+      const __m512 alpha = _mm512_set1_ps(tile.alpha);
+      c0 = _mm512_mul_ps(c0, alpha), c1 = _mm512_mul_ps(c1, alpha);
+    }
+    if (tile.add) {
+      c0 = _mm512_add_ps(c0, Load<kWhole>(c, mask0)),
+      c1 = _mm512_add_ps(c1, Load<kWhole>(c + 16, mask1));
+    } else if (tile.bias != nullptr) {
+      c0 = _mm512_add_ps(c0, bias0), c1 = _mm512_add_ps(c1, bias1);
+    }
+    if (kWhole) {
+      _mm512_storeu_ps(c, c0), _mm512_storeu_ps(c + 16, c1);
+    } else {
+      _mm512_mask_storeu_ps(c, mask0, c0), _mm512_mask_storeu_ps(c + 16, mask1, c1);
+    }
+  }
+}
+
+template <int kRows, Strip kStrip>
+HEADRACE_BF16 void ComputeTile(const Bf16Tile& tile) {
   const uint32_t* a = tile.a;
   const uint32_t* b = tile.b;
-  const int64_t pairs = tile.pairs;
+  const int64_t pairs = tile.pairs, ahead_pairs = 2 * tile.ahead_lines;
+  const char* const ahead = tile.ahead;
   __m512 sum[kRows][2];
   HEADRACE_UNROLL
   for (int i = 0; i < kRows; ++i) {
@@ -100,39 +134,62 @@ HEADRACE_BF16 void ComputeTile(const Tile& tile) {
     _mm_prefetch(reinterpret_cast<const char*>(tile.c + i * tile.ldc + 16), _MM_HINT_T0);
   }
   for (int64_t p = 0; p < pairs; ++p) {
+    if (p < ahead_pairs) _mm_prefetch(ahead + 32 * p, _MM_HINT_T1);  // each line twice
     const __m512bh b0 = (__m512bh)_mm512_load_si512(b + p * kTileColumns);
     const __m512bh b1 = (__m512bh)_mm512_load_si512(b + p * kTileColumns + 16);
     HEADRACE_UNROLL
     for (int i = 0; i < kRows; ++i) {
-      const uint32_t pair = kTransposed ? a[p * kTileRows + i] : a[i * kPanelRowStride + p];
+      const uint32_t pair = kStrip == Strip::kSteps       ? a[p * kTileRows + i]
+                            : kStrip == Strip::kShortRows ? a[i * kShortRow + p]
+                                                          : a[i * kPanelRowStride + p];
       const __m512bh both = (__m512bh)_mm512_set1_epi32(static_cast<int>(pair));
       sum[i][0] = _mm512_dpbf16_ps(sum[i][0], both, b0);
       sum[i][1] = _mm512_dpbf16_ps(sum[i][1], both, b1);
     }
   }
-  const __m512 alpha = _mm512_set1_ps(tile.alpha);
-  HEADRACE_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    float* c = tile.c + i * tile.ldc;
-    __m512 c0 = _mm512_mul_ps(sum[i][0], alpha), c1 = _mm512_mul_ps(sum[i][1], alpha);
-    if (tile.add) {
-      c0 = _mm512_add_ps(c0, _mm512_maskz_loadu_ps(mask0, c));
-      c1 = _mm512_add_ps(c1, _mm512_maskz_loadu_ps(mask1, c + 16));
-    }
-    _mm512_mask_storeu_ps(c, mask0, c0);
-    _mm512_mask_storeu_ps(c + 16, mask1, c1);
-  }
+  if (tile.columns == kTileColumns) return StoreTile<kRows, true>(tile, sum);
+  StoreTile<kRows, false>(tile, sum);
 }
 
-using ComputeFunction = void (*)(const Tile&);
+using ComputeFunction = void (*)(const Bf16Tile&);
 struct ComputeTable {
-  ComputeFunction by_rows[kTileRows][2];
+  ComputeFunction by_rows[kTileRows][kNumStrips];
 };
 template <int... kRows>
 constexpr ComputeTable MakeTable(std::integer_sequence<int, kRows...>) {
-  return {{{ComputeTile<kRows + 1, false>, ComputeTile<kRows + 1, true>}...}};
+  return {{{ComputeTile<kRows + 1, Strip::kPanelRows>, ComputeTile<kRows + 1, Strip::kShortRows>,
+            ComputeTile<kRows + 1, Strip::kSteps>}...}};
 }
 constexpr ComputeTable kCompute = MakeTable(std::make_integer_sequence<int, kTileRows>());
+
+// The last step of a strip or of a part of it. One before it may be stored whole: what it writes
+// too much, the next one sets.
+template <int64_t kStep>
+HEADRACE_BF16 inline void StoreLast(uint32_t* y, __m512i pairs) {
+  if (kStep >= 16) return _mm512_storeu_si512(y, pairs);
+  _mm512_mask_storeu_epi32(y, FirstLanes(kStep), pairs);
+}
+
+// Pairs of 16 rows x[j · ld + k] or less, kStep apart, for each two k.
+template <int64_t kStep, bool kAhead>
+HEADRACE_BF16 void PackTransposed16(const float* x, int64_t ld, int64_t depth, int64_t width,
+                                    uint32_t* y) {
+  for (int64_t k = 0; k < depth; k += 32) {
+    __m512i rows[16];
+    for (int j = 0; j < 16; ++j) {
+      rows[j] = j < width ? Pairs(x + j * ld + k, depth - k) : _mm512_setzero_si512();
+      if (!kAhead) continue;  // the next 16 rows, which no processor expects there
+      const char* ahead = reinterpret_cast<const char*>(x + (j + 16) * ld + k);
+      _mm_prefetch(ahead, _MM_HINT_T1);
+      _mm_prefetch(ahead + 64, _MM_HINT_T1);
+    }
+    Transpose16(rows);
+    uint32_t* to = y + k / 2 * kStep;
+    const int64_t pairs = std::min<int64_t>(16, (depth - k + 1) / 2);
+    for (int p = 0; p + 1 < pairs; ++p) _mm512_storeu_si512(to + p * kStep, rows[p]);
+    StoreLast<kStep>(to + (pairs - 1) * kStep, rows[pairs - 1]);
+  }
+}
 
 struct Avx512Kernel {
   HEADRACE_BF16 static void PackRow(const float* x, int64_t count, uint32_t* y) {
@@ -141,10 +198,10 @@ struct Avx512Kernel {
 
   HEADRACE_BF16 static void PackRows(const float* x, int64_t ld, int64_t depth, int64_t width,
                                      uint32_t* y) {
-    for (int64_t k = 0; k < depth; k += 2, x += 2 * ld, y += kTileRows) {
-      const __m512i pairs = Zip(x, k + 1 < depth ? x + ld : nullptr, width);
-      _mm512_mask_storeu_epi32(y, FirstLanes(kTileRows), pairs);
+    for (; depth > 2; depth -= 2, x += 2 * ld, y += kTileRows) {
+      _mm512_storeu_si512(y, Zip(x, x + ld, width));
     }
+    StoreLast<kTileRows>(y, Zip(x, depth > 1 ? x + ld : nullptr, width));
   }
 
   HEADRACE_BF16 static void PackColumns(const float* x, int64_t ld, int64_t depth, int64_t width,
@@ -158,23 +215,17 @@ struct Avx512Kernel {
 
   HEADRACE_BF16 static void PackTransposed(const float* x, int64_t ld, int64_t depth, int64_t width,
                                            uint32_t* y) {
-    for (int64_t half = 0; half < kTileColumns; half += 16) {
-      for (int64_t k = 0; k < depth; k += 32) {
-        __m512i rows[16];
-        for (int j = 0; j < 16; ++j) {
-          rows[j] =
-              half + j < width ? Pairs(x + (half + j) * ld + k, depth - k) : _mm512_setzero_si512();
-        }
-        Transpose16(rows);
-        uint32_t* to = y + k / 2 * kTileColumns + half;
-        const int64_t pairs = std::min<int64_t>(16, (depth - k + 1) / 2);
-        for (int p = 0; p < pairs; ++p) _mm512_store_si512(to + p * kTileColumns, rows[p]);
-      }
-    }
+    PackTransposed16<kTileColumns, true>(x, ld, depth, width, y);
+    PackTransposed16<kTileColumns, true>(x + 16 * ld, ld, depth, width - 16, y + 16);
   }
 
-  static void Compute(int64_t rows, bool transposed, const Tile& tile) {
-    kCompute.by_rows[rows - 1][transposed ? 1 : 0](tile);
+  HEADRACE_BF16 static void PackRowsTransposed(const float* x, int64_t ld, int64_t depth,
+                                               int64_t width, uint32_t* y) {
+    PackTransposed16<kTileRows, false>(x, ld, depth, width, y);
+  }
+
+  static void Compute(int64_t rows, Strip strip, const Bf16Tile& tile) {
+    kCompute.by_rows[rows - 1][static_cast<int>(strip)](tile);
   }
 };
 

@@ -1,7 +1,7 @@
 // The walk of a bf16 product over panels, the same for every kind of tile.
 //
 // Inputs are rounded and packed a block at a time, so no tensor is kept twice and no caller knows
-// bf16. A pair is two neighbours in k, even one low, in 32 bits; what is missing at the ends is 0.
+// bf16.
 //
 //                  kPanelColumns                     b's panel: for each strip of kTileColumns
 //              +------+------+--          columns, pair after pair of all of them
@@ -23,44 +23,60 @@
 
 #include "plan/alignment.h"
 #include "plan/precision.h"
+#include "worker/backend/cpu/bf16_tiles.h"
 #include "worker/backend/cpu/kernel.h"
 #include "worker/backend/cpu/products.h"
 
 namespace headrace {
 
-inline constexpr int64_t kTileRows = 14, kTileColumns = 32;
-inline constexpr int64_t kPanelDepth = 768, kPanelColumns = 32 * kTileColumns;
-inline constexpr int64_t kPanelRows = 16 * kTileRows;
-// Pairs of bf16 from one row to the next: a little more than the depth, for rows a power of two
-// apart would share a few lines of a cache.
-inline constexpr int64_t kPanelRowStride = kPanelDepth / 2 + 16;
+inline constexpr int64_t kPanelColumns = 32 * kTileColumns, kPanelRows = 16 * kTileRows;
+// Rows of a tensor that lies k by k are packed this many at a time for all strips of a panel, so
+// that memory is read from end to end and each line of it once.
+inline constexpr int64_t kPackDepth = 8;
 static_assert(kBf16PanelBytes ==
               2 * kPanelColumns * kPanelDepth + 4 * kPanelRows * kPanelRowStride);
 static_assert(2 * kPanelColumns * kPanelDepth % kAlignment == 0);
 static_assert(kBf16PanelBytes % kAlignment == 0);
+static_assert(kPackDepth % 2 == 0);
 
-struct Tile {
-  const uint32_t* a = nullptr;  // the strip
-  const uint32_t* b = nullptr;
-  int64_t pairs = 0;
-  float alpha = 1;
-  bool add = false;  // to c, else c is only written
-  float* c = nullptr;
-  int64_t ldc = 0;
-  int64_t columns = 0;  // of kTileColumns that c has
+// Some of a matrix that will be packed later, handed out line by line.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const float* first, int64_t rows, int64_t columns, int64_t ld)
+      : row_(reinterpret_cast<const char*>(first)), rows_(rows), bytes_(4 * columns), ld_(4 * ld) {}
+
+  // The next lines of one row, at most tile->pairs / 2; none when all were handed out.
+  void Take(Bf16Tile* tile) {
+    if (rows_ == 0) {
+      tile->ahead_lines = 0;
+      return;
+    }
+    tile->ahead = row_ + at_;
+    tile->ahead_lines = std::min(tile->pairs / 2, (bytes_ - at_ + 63) / 64);
+    at_ += 64 * tile->ahead_lines;
+    if (at_ < bytes_) return;
+    row_ += ld_, --rows_, at_ = 0;
+  }
+
+ private:
+  const char* row_ = nullptr;
+  int64_t rows_ = 0, bytes_ = 0, ld_ = 0, at_ = 0;
 };
 
 // `Kernel` is a struct of static functions:
-//   PackRow(x, count, y)                   ⌈count / 2⌉ pairs of one row, more zeroes may follow
-//   PackRows(x, ld, depth, width, y)       a strip of a: x[k · ld + i], kTileRows pairs a step
-//   PackColumns(x, ld, depth, width, y)    a strip of b: x[k · ld + j], kTileColumns pairs a step
-//   PackTransposed(x, ld, depth, width, y) a strip of b: x[j · ld + k]
-//   Compute(rows, transposed, tile)        c[rows, columns] = alpha · a · b (+ c)
+//   PackRow(x, count, y)   ⌈count / 2⌉ pairs of one row, zeroes up to 16 pairs may follow
+//   the others             as Bf16Tiles has them (bf16_tiles.h)
 template <typename Kernel>
 class PanelProducts final : public Products {
  public:
   PanelProducts(int threads, void* panels)
       : threads_(threads), panels_(static_cast<uint32_t*>(panels)) {}
+
+  const Bf16Tiles* bf16_tiles() const override {
+    static constexpr Bf16Tiles kTiles = TilesOf<Kernel>();
+    return &kTiles;
+  }
 
   void Multiply(const Product& p) const override {
     if (p.m == 0 || p.n == 0 || p.k == 0) return;
@@ -70,6 +86,7 @@ class PanelProducts final : public Products {
         part.n = end - begin;
         part.b += begin * (p.tb == Transpose::kYes ? p.ldb : 1);
         part.c += begin;
+        if (p.bias != nullptr) part.bias += begin;
         MultiplyPart(part);
       });
     } else {
@@ -90,56 +107,91 @@ class PanelProducts final : public Products {
     for (int64_t j = 0; j < p.n; j += kPanelColumns) {
       for (int64_t k = 0; k < p.k; k += kPanelDepth) {
         PackB(p, j, k, b);
+        Ahead next_b = k + kPanelDepth < p.k ? AheadOfB(p, j, k + kPanelDepth)
+                                             : AheadOfB(p, j + kPanelColumns, 0);
         for (int64_t i = 0; i < p.m; i += kPanelRows) {
           PackA(p, i, k, a);
-          MultiplyPanels(p, i, j, k, a, b);
+          Ahead next_a = AheadOfA(p, i + kPanelRows, k);
+          MultiplyPanels(p, i, j, k, a, b, &next_a, &next_b);
         }
       }
     }
   }
 
+  // What PackB would read; nothing beyond the matrix.
+  static Ahead AheadOfB(const Product& p, int64_t j0, int64_t k0) {
+    if (j0 >= p.n) return {};
+    const int64_t depth = std::min(kPanelDepth, p.k - k0);
+    const int64_t columns = std::min(kPanelColumns, p.n - j0);
+    if (p.tb == Transpose::kYes) return {p.b + j0 * p.ldb + k0, columns, depth, p.ldb};
+    return {p.b + k0 * p.ldb + j0, depth, columns, p.ldb};
+  }
+
+  static Ahead AheadOfA(const Product& p, int64_t i0, int64_t k0) {
+    if (i0 >= p.m) return {};
+    const int64_t depth = std::min(kPanelDepth, p.k - k0), rows = std::min(kPanelRows, p.m - i0);
+    if (p.ta == Transpose::kYes) return {p.a + k0 * p.lda + i0, depth, rows, p.lda};
+    return {p.a + i0 * p.lda + k0, rows, depth, p.lda};
+  }
+
   static void PackB(const Product& p, int64_t j0, int64_t k0, uint32_t* b) {
-    const int64_t depth = std::min(kPanelDepth, p.k - k0), end = std::min(p.n, j0 + kPanelColumns);
-    for (int64_t j = j0; j < end; j += kTileColumns, b += kTileColumns * (kPanelDepth / 2)) {
-      const int64_t width = std::min(kTileColumns, end - j);
-      if (p.tb == Transpose::kYes) {
-        Kernel::PackTransposed(p.b + j * p.ldb + k0, p.ldb, depth, width, b);
-      } else {
-        Kernel::PackColumns(p.b + k0 * p.ldb + j, p.ldb, depth, width, b);
+    const int64_t depth = std::min(kPanelDepth, p.k - k0);
+    const int64_t columns = std::min(kPanelColumns, p.n - j0);
+    const auto strip = [=](int64_t j) { return b + j * (kPanelDepth / 2); };
+    if (p.tb == Transpose::kYes) {
+      for (int64_t j = 0; j < columns; j += kTileColumns) {
+        Kernel::PackTransposed(p.b + (j0 + j) * p.ldb + k0, p.ldb, depth,
+                               std::min(kTileColumns, columns - j), strip(j));
+      }
+      return;
+    }
+    for (int64_t k = 0; k < depth; k += kPackDepth) {
+      const float* from = p.b + (k0 + k) * p.ldb + j0;
+      for (int64_t j = 0; j < columns; j += kTileColumns) {
+        Kernel::PackColumns(from + j, p.ldb, std::min(kPackDepth, depth - k),
+                            std::min(kTileColumns, columns - j), strip(j) + k / 2 * kTileColumns);
       }
     }
   }
 
   static void PackA(const Product& p, int64_t i0, int64_t k0, uint32_t* a) {
-    const int64_t depth = std::min(kPanelDepth, p.k - k0), end = std::min(p.m, i0 + kPanelRows);
-    for (int64_t i = i0; i < end; i += kTileRows, a += kTileRows * kPanelRowStride) {
-      const int64_t width = std::min(kTileRows, end - i);
-      if (p.ta == Transpose::kYes) {
-        Kernel::PackRows(p.a + k0 * p.lda + i, p.lda, depth, width, a);
-        continue;
+    const int64_t depth = std::min(kPanelDepth, p.k - k0), rows = std::min(kPanelRows, p.m - i0);
+    if (p.ta == Transpose::kNo) {
+      for (int64_t i = 0; i < rows; ++i) {
+        Kernel::PackRow(p.a + (i0 + i) * p.lda + k0, depth, a + i * kPanelRowStride);
       }
-      for (int64_t row = 0; row < width; ++row) {
-        Kernel::PackRow(p.a + (i + row) * p.lda + k0, depth, a + row * kPanelRowStride);
+      return;
+    }
+    for (int64_t k = 0; k < depth; k += kPackDepth) {
+      const float* from = p.a + (k0 + k) * p.lda + i0;
+      for (int64_t i = 0; i < rows; i += kTileRows) {
+        Kernel::PackRows(from + i, p.lda, std::min(kPackDepth, depth - k),
+                         std::min(kTileRows, rows - i),
+                         a + i * kPanelRowStride + k / 2 * kTileRows);
       }
     }
   }
 
   static void MultiplyPanels(const Product& p, int64_t i0, int64_t j0, int64_t k0,
-                             const uint32_t* a, const uint32_t* b) {
+                             const uint32_t* a, const uint32_t* b, Ahead* next_a, Ahead* next_b) {
     const int64_t rows_end = std::min(p.m, i0 + kPanelRows);
     const int64_t columns_end = std::min(p.n, j0 + kPanelColumns);
-    Tile tile;
+    Bf16Tile tile;
     tile.pairs = (std::min(kPanelDepth, p.k - k0) + 1) / 2;
     tile.alpha = p.alpha;
     tile.add = p.beta != 0 || k0 > 0;
     tile.ldc = p.ldc;
+    const Strip strip = p.ta == Transpose::kYes ? Strip::kSteps : Strip::kPanelRows;
     for (int64_t j = j0; j < columns_end; j += kTileColumns) {
       tile.b = b + (j - j0) * (kPanelDepth / 2);
       tile.columns = std::min(kTileColumns, columns_end - j);
+      tile.bias = p.bias != nullptr ? p.bias + j : nullptr;
       for (int64_t i = i0; i < rows_end; i += kTileRows) {
         tile.a = a + (i - i0) * kPanelRowStride;
         tile.c = p.c + i * p.ldc + j;
-        Kernel::Compute(std::min(kTileRows, rows_end - i), p.ta == Transpose::kYes, tile);
+        next_a->Take(&tile);
+        if (tile.ahead_lines == 0) next_b->Take(&tile);
+        Kernel::Compute(std::min(kTileRows, rows_end - i), strip, tile);
       }
     }
   }

@@ -31,7 +31,7 @@ HEADRACE_KERNEL void PackSteps(const float* x, int64_t ld, int64_t depth, int64_
   }
 }
 
-HEADRACE_KERNEL void ComputeTile(const Tile& tile, int64_t rows, int64_t row_stride,
+HEADRACE_KERNEL void ComputeTile(const Bf16Tile& tile, int64_t rows, int64_t row_stride,
                                  int64_t pair_stride) {
   for (int64_t i = 0; i < rows; ++i) {
     const uint32_t* a = tile.a + i * row_stride;
@@ -48,7 +48,18 @@ HEADRACE_KERNEL void ComputeTile(const Tile& tile, int64_t rows, int64_t row_str
     float* c = tile.c + i * tile.ldc;
     for (int64_t j = 0; j < tile.columns; ++j) {
       const float scaled = tile.alpha * sum[j];
-      c[j] = tile.add ? c[j] + scaled : scaled;
+      c[j] = tile.add ? c[j] + scaled : tile.bias != nullptr ? scaled + tile.bias[j] : scaled;
+    }
+  }
+}
+
+// x[i · ld + k] for i < width, `step` pairs for two k.
+HEADRACE_KERNEL void PackTransposedSteps(const float* x, int64_t ld, int64_t depth, int64_t width,
+                                         int64_t step, uint32_t* y) {
+  for (int64_t k = 0; k < depth; k += 2, y += step) {
+    for (int64_t i = 0; i < step; ++i) {
+      const float* at = x + i * ld + k;
+      y[i] = i < width ? Pair(at[0], k + 1 < depth ? at[1] : 0.0f) : 0u;
     }
   }
 }
@@ -66,15 +77,21 @@ struct PortableKernel {
   }
   static void PackTransposed(const float* x, int64_t ld, int64_t depth, int64_t width,
                              uint32_t* y) {
-    for (int64_t k = 0; k < depth; k += 2, y += kTileColumns) {
-      for (int64_t j = 0; j < kTileColumns; ++j) {
-        const float* at = x + j * ld + k;
-        y[j] = j < width ? Pair(at[0], k + 1 < depth ? at[1] : 0.0f) : 0u;
-      }
-    }
+    PackTransposedSteps(x, ld, depth, width, kTileColumns, y);
   }
-  static void Compute(int64_t rows, bool transposed, const Tile& tile) {
-    ComputeTile(tile, rows, transposed ? 1 : kPanelRowStride, transposed ? kTileRows : 1);
+  static void PackRowsTransposed(const float* x, int64_t ld, int64_t depth, int64_t width,
+                                 uint32_t* y) {
+    PackTransposedSteps(x, ld, depth, width, kTileRows, y);
+  }
+  static void Compute(int64_t rows, Strip strip, const Bf16Tile& tile) {
+    switch (strip) {
+      case Strip::kPanelRows:
+        return ComputeTile(tile, rows, kPanelRowStride, 1);
+      case Strip::kShortRows:
+        return ComputeTile(tile, rows, kShortRow, 1);
+      case Strip::kSteps:
+        return ComputeTile(tile, rows, 1, kTileRows);
+    }
   }
 };
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "worker/backend/cpu/cpu_ops.h"
 #include "worker/backend/cpu/kernel.h"
 
@@ -29,9 +27,6 @@ HEADRACE_KERNEL void AddColumnSums(const float* dy, float* dbias, int64_t n, int
 
 void CpuOps::Linear(const float* x, const float* w, const float* bias, float* y, int64_t n,
                     int64_t in, int64_t out) {
-  if (bias != nullptr) {
-    for (int64_t row = 0; row < n; ++row) std::copy(bias, bias + out, y + row * out);
-  }
   products_->Multiply({.tb = Transpose::kYes,
                        .m = n,
                        .n = out,
@@ -40,7 +35,7 @@ void CpuOps::Linear(const float* x, const float* w, const float* bias, float* y,
                        .lda = in,
                        .b = w,
                        .ldb = in,
-                       .beta = bias != nullptr ? 1.0f : 0.0f,
+                       .bias = bias,
                        .c = y,
                        .ldc = out});
 }

@@ -1,12 +1,19 @@
 #include "worker/backend/cpu/products.h"
 
+#include <algorithm>
+
 namespace headrace {
 namespace {
 
 class Fp32Products final : public Products {
  public:
   void Multiply(const Product& p) const override {
-    Gemm(p.ta, p.tb, p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
+    float beta = p.beta;
+    if (p.bias != nullptr) {
+      for (int64_t row = 0; row < p.m; ++row) std::copy_n(p.bias, p.n, p.c + row * p.ldc);
+      beta = 1;
+    }
+    Gemm(p.ta, p.tb, p.m, p.n, p.k, p.alpha, p.a, p.lda, p.b, p.ldb, beta, p.c, p.ldc);
   }
 };
 

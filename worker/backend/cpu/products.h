@@ -1,5 +1,5 @@
-// Matrix products in one precision: what the linear layers multiply with. The layers above and the
-// ops around it are the same for all, and attention is fp32 in all.
+// Matrix products in one precision: what the linear layers multiply with, and with bf16 the tiles
+// that attention multiplies with. The layers above and the ops around it are the same for all.
 //
 //   kFp32          dnnl_sgemm (gemm.h)
 //   kBf16          inputs rounded to bf16 as they are packed, multiplied by vdpbf16ps
@@ -17,7 +17,10 @@
 
 namespace headrace {
 
-// Row-major c[m,n] = alpha · op(a)[m,k] · op(b)[k,n] + beta · c. ld*: floats from row to row.
+struct Bf16Tiles;
+
+// Row-major c[m,n] = alpha · op(a)[m,k] · op(b)[k,n] + beta · c (+ bias). ld*: floats from row to
+// row.
 struct Product {
   Transpose ta = Transpose::kNo, tb = Transpose::kNo;
   int64_t m = 0, n = 0, k = 0;
@@ -26,7 +29,8 @@ struct Product {
   int64_t lda = 0;
   const float* b = nullptr;
   int64_t ldb = 0;
-  float beta = 0;  // 0: c is not read
+  float beta = 0;               // 0: c is not read
+  const float* bias = nullptr;  // [n], added to each row; null: none; only with beta 0
   float* c = nullptr;
   int64_t ldc = 0;
 };
@@ -37,6 +41,8 @@ class Products {
   virtual ~Products() = default;
   // m, n and k may be 0, but k only with beta 1.
   virtual void Multiply(const Product& product) const = 0;
+  // What smaller products are made of (bf16_tiles.h); null where products are fp32.
+  virtual const Bf16Tiles* bf16_tiles() const { return nullptr; }
 };
 
 // `panels`: PanelBytes(precision, threads) bytes at kAlignment, which must outlive the products;
