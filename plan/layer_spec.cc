@@ -277,6 +277,7 @@ int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatch
 }
 
 int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads) {
+  size = std::max<int64_t>(size, 4);  // for bf16's strips of 14, which are in here too
   const int64_t packed = FloatBytes((length + kAttentionTileKeys) * size + 16);
   const int64_t scores = FloatBytes(length * kAttentionQueries);
   const int64_t panel = FloatBytes(size * kAttentionQueries);

@@ -112,7 +112,7 @@ int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
 // Attention's share of both, per thread: one head's keys and values packed for its products (whole
 // tiles of keys) and its keys or values once more as they are, scores, their gradients and masks of
 // kAttentionQueries queries, and five panels of their vectors of `size`. The backend's
-// AttentionWorkspaceBytes (worker/backend/ops.h) is this; a test holds them together.
+// AttentionWorkspaceBytes (worker/backend/ops.h) is this, by a test. `size` counts as at least 4.
 int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads);
 
 // What a stage carves as workspace, all of its layers served by one region in turn: two outputs and

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "worker/backend/bf16_testing.h"
 #include "worker/backend/ops_testing.h"
 
 namespace headrace {
@@ -25,19 +26,6 @@ const Case kCases[] = {{1, 1, 1},     {1, 7, 1},     {3, 1, 5},     {13, 31, 29}
 // up to 1541 additions, at random some 20 · 2^-24 of a result of typical size.
 constexpr double kBound = 4e-6;
 
-// To 8 significant bits, ties to even, by arithmetic instead of bits.
-double Rounded(double x) {
-  if (x == 0) return 0;
-  int exponent = 0;
-  const double mantissa = std::frexp(x, &exponent);  // [0.5, 1)
-  return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
-}
-
-Doubles Rounded(Doubles x) {
-  for (double& value : x) value = Rounded(value);
-  return x;
-}
-
 // c[m, n] = op(a) · op(b) of matrices whose elements lie (row, column) · steps apart.
 struct Steps {
   int64_t row, column;
@@ -57,19 +45,6 @@ Doubles Product(const Doubles& a, Steps sa, const Doubles& b, Steps sb, int64_t 
   }
   return c;
 }
-
-// Ops with the panels they need.
-class Bf16Ops {
- public:
-  Bf16Ops(Precision precision, int threads)
-      : panels_(PanelBytes(precision, threads) / 4),
-        ops_(CreateCpuOps(threads, precision, panels_.data())) {}
-  Ops* operator->() { return ops_.get(); }
-
- private:
-  Buffer panels_;
-  std::unique_ptr<Ops> ops_;
-};
 
 class Bf16Linear : public ::testing::TestWithParam<std::tuple<Precision, int>> {
  protected:

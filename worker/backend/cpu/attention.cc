@@ -70,10 +70,21 @@ AttentionHead HeadAt(const AttentionShape& shape, const float* qkv, const float*
   return head;
 }
 
+// `tiles`: null for fp32.
+void Forward(const AttentionHead& head, const Bf16Tiles* tiles, float* workspace) {
+  if (tiles == nullptr) return Kernel().forward(head, workspace);
+  Kernel().bf16_forward(head, *tiles, workspace);
+}
+
+void Backward(const AttentionHead& head, const Bf16Tiles* tiles, float* workspace) {
+  if (tiles == nullptr) return Kernel().backward(head, workspace);
+  Kernel().bf16_backward(head, *tiles, workspace);
+}
+
 // All query heads of one key-value head, in order: they add to the same dk and dv.
 void BackwardGroup(const AttentionShape& shape, const float* dout, const float* qkv,
                    const float* out, const float* lse, float* dqkv, int64_t sequence, int64_t kv,
-                   float* workspace) {
+                   const Bf16Tiles* tiles, float* workspace) {
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t index = kv * group; index < (kv + 1) * group; ++index) {
     AttentionHead head = HeadAt(shape, qkv, out, lse, sequence, index);
@@ -87,7 +98,7 @@ void BackwardGroup(const AttentionShape& shape, const float* dout, const float* 
         std::fill_n(head.dv + t * head.stride, shape.size, 0.0f);
       }
     }
-    Kernel().backward(head, workspace);
+    Backward(head, tiles, workspace);
   }
 }
 
@@ -111,28 +122,30 @@ void ForItems(int threads, int64_t items, const AttentionShape& shape, float* wo
 
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads) {
   const auto piece = [](int64_t floats) { return (floats + 15) / 16 * 16; };
-  const int64_t floats = 2 * piece((shape.length + kAttentionTileRows) * shape.size + 16) +
-                         piece(shape.length * shape.size) + 3 * shape.length * kAttentionPanel +
-                         5 * shape.size * kAttentionPanel;
+  const int64_t size = std::max(shape.size, kAttentionLeastHead);
+  const int64_t floats = 2 * piece((shape.length + kAttentionTileRows) * size + 16) +
+                         piece(shape.length * size) + 3 * shape.length * kAttentionPanel +
+                         5 * size * kAttentionPanel;
   return threads * floats * static_cast<int64_t>(sizeof(float));
 }
 
 void CpuOps::Attention(const float* qkv, float* out, float* lse, const AttentionShape& shape,
                        float* workspace) {
-  ForItems(threads_, shape.sequences * shape.heads, shape, workspace,
-           [&](int64_t item, float* space) {
-             Kernel().forward(HeadAt(shape, qkv, out, lse, item / shape.heads, item % shape.heads),
-                              space);
-           });
+  const Bf16Tiles* tiles = products_->bf16_tiles();
+  ForItems(
+      threads_, shape.sequences * shape.heads, shape, workspace, [&](int64_t item, float* space) {
+        Forward(HeadAt(shape, qkv, out, lse, item / shape.heads, item % shape.heads), tiles, space);
+      });
 }
 
 void CpuOps::AttentionBackward(const float* dout, const float* qkv, const float* out,
                                const float* lse, float* dqkv, const AttentionShape& shape,
                                float* workspace) {
+  const Bf16Tiles* tiles = products_->bf16_tiles();
   ForItems(threads_, shape.sequences * shape.kv_heads, shape, workspace,
            [&](int64_t item, float* space) {
              BackwardGroup(shape, dout, qkv, out, lse, dqkv, item / shape.kv_heads,
-                           item % shape.kv_heads, space);
+                           item % shape.kv_heads, tiles, space);
            });
 }
 

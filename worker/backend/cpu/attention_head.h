@@ -7,9 +7,13 @@
 
 namespace headrace {
 
+struct Bf16Tiles;
+
 // The largest tile of any kernel, for the size of the workspace: rows, and queries of a panel.
 inline constexpr int64_t kAttentionTileRows = 14;
 inline constexpr int64_t kAttentionPanel = 32;
+// A head counts as at least this wide, for bf16's strips of 14 would not fit else.
+inline constexpr int64_t kAttentionLeastHead = 4;
 
 struct AttentionHead {
   int64_t length = 0, size = 0;
@@ -30,10 +34,13 @@ struct AttentionHead {
   int64_t sequence = 0, index = 0;
 };
 
-// `workspace`: AttentionWorkspaceBytes for one thread.
+// `workspace`: AttentionWorkspaceBytes for one thread, at kAlignment where products are bf16.
 struct AttentionKernel {
   void (*forward)(const AttentionHead& head, float* workspace);
   void (*backward)(const AttentionHead& head, float* workspace);
+  // With the inputs of products rounded to bf16 (bf16_tiles.h).
+  void (*bf16_forward)(const AttentionHead& head, const Bf16Tiles& tiles, float* workspace);
+  void (*bf16_backward)(const AttentionHead& head, const Bf16Tiles& tiles, float* workspace);
 };
 
 extern const AttentionKernel kAttentionAvx512, kAttentionAvx2, kAttentionGeneric;

@@ -19,11 +19,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "worker/backend/cpu/attention_head.h"
-#include "worker/backend/cpu/exp.h"
+#include "worker/backend/cpu/attention_softmax.h"
 
 // All of a loop whose length is known: its registers are an array's elements.
 #if defined(__clang__)
@@ -193,14 +192,6 @@ void ScalePanel(float* panel, int64_t count, float factor) {
   for (int64_t i = 0; i < count; ++i) panel[i] *= factor;
 }
 
-// Keys beyond the diagonal: key first + j of a panel that begins at query `first` counts for
-// queries j and later only.
-void ZeroBeyondDiagonal(float* panel, int64_t first, int64_t keys) {
-  for (int64_t j = first + 1; j < keys; ++j) {
-    std::memset(panel + j * kQueries, 0, (j - first) * sizeof(float));
-  }
-}
-
 // The pieces of a thread's workspace.
 struct Scratch {
   Scratch(const AttentionHead& h, float* space) {
@@ -222,54 +213,11 @@ struct Scratch {
   float *query, *gradient, *result /* [size][query] */, *query_rows, *gradient_rows;
 };
 
-// mask[key][query] of queries [first, first + rows), keys up to each query.
-void DrawMask(const AttentionHead& h, int64_t first, int64_t rows, float* mask) {
-  for (int64_t q = 0; q < rows; ++q) {
-    h.draw_mask(h, first + q, mask + q, kQueries);
-  }
-}
-
 void Scores(const AttentionHead& h, const Scratch& s, int64_t first, int64_t rows) {
   PackPanel(h.q + first * h.stride, h.stride, rows, h.size, s.query);
   ScalePanel(s.query, h.size * kQueries, h.scale);
   Tiles<2, 1>(first + rows, h.size, s.keys, kRows, kRows * h.size, s.query, kQueries, s.p, kQueries,
               false);
-}
-
-// p: scores of `keys` keys → exponentials less each query's largest. Returns largest and sum.
-void Exponentials(float* p, int64_t first, int64_t keys, float* largest, float* sum) {
-  float max[kQueries], total[kQueries];
-  std::fill_n(max, kQueries, -std::numeric_limits<float>::infinity());
-  std::fill_n(total, kQueries, 0.0f);
-  const int64_t whole = std::min(first + 1, keys);
-  for (int64_t j = 0; j < whole; ++j) {
-    const float* row = p + j * kQueries;
-#pragma omp simd
-    for (int q = 0; q < kQueries; ++q) max[q] = row[q] > max[q] ? row[q] : max[q];
-  }
-  for (int64_t j = whole; j < keys; ++j) {
-    const float* row = p + j * kQueries;
-    for (int q = static_cast<int>(j - first); q < kQueries; ++q) {
-      max[q] = row[q] > max[q] ? row[q] : max[q];
-    }
-  }
-  for (int64_t j = 0; j < whole; ++j) {
-    float* row = p + j * kQueries;
-#pragma omp simd
-    for (int q = 0; q < kQueries; ++q) total[q] += row[q] = ExpFromBelow(row[q] - max[q]);
-  }
-  for (int64_t j = whole; j < keys; ++j) {
-    float* row = p + j * kQueries;
-    const int diagonal = static_cast<int>(j - first);
-#pragma omp simd
-    for (int q = 0; q < kQueries; ++q) {
-      const float e = ExpFromBelow(row[q] - max[q]);
-      row[q] = q < diagonal ? 0.0f : e;
-      total[q] += row[q];
-    }
-  }
-  std::copy_n(max, kQueries, largest);
-  std::copy_n(total, kQueries, sum);
 }
 
 void Forward(const AttentionHead& h, float* space) {
@@ -280,64 +228,12 @@ void Forward(const AttentionHead& h, float* space) {
     const int64_t rows = std::min<int64_t>(kQueries, h.length - first), keys = first + rows;
     float largest[kQueries], sum[kQueries];
     Scores(h, s, first, rows);
-    Exponentials(s.p, first, keys, largest, sum);
-    if (h.draw_mask != nullptr) {
-      DrawMask(h, first, rows, s.mask);
-#pragma omp simd
-      for (int64_t i = 0; i < keys * kQueries; ++i) s.p[i] *= s.mask[i];
-      ZeroBeyondDiagonal(s.p, first, keys);  // where no mask was drawn
-    }
+    Exponentials<kQueries>(s.p, first, keys, largest, sum);
+    if (h.draw_mask != nullptr) MaskProbabilities<kQueries>(h, first, rows, s.mask, s.p);
     Tiles<2, 1>(h.size, keys, s.compact, h.size, kRows, s.p, kQueries, s.result, kQueries, false);
-    for (int64_t d = 0; d < h.size; ++d) {
-#pragma omp simd
-      for (int q = 0; q < kQueries; ++q) s.result[d * kQueries + q] /= sum[q];
-    }
+    DivideBySums<kQueries>(h, first, rows, largest, sum, s.result);
     Transpose(s.result, kQueries, h.size, rows, h.out + first * h.out_stride, h.out_stride, false);
-    for (int64_t q = 0; q < rows; ++q) h.lse[first + q] = largest[q] + std::log(sum[q]);
   }
-}
-
-// p: scores → probabilities, masked; dp → gradients of scores.
-void ScoreGradients(const AttentionHead& h, const Scratch& s, int64_t keys, const float* lse,
-                    const float* delta) {
-  if (h.draw_mask != nullptr) {
-    for (int64_t j = 0; j < keys; ++j) {
-      float* p = s.p + j * kQueries;
-      float* dp = s.dp + j * kQueries;
-      const float* mask = s.mask + j * kQueries;
-#pragma omp simd
-      for (int q = 0; q < kQueries; ++q) {
-        const float e = ExpFromBelow(p[q] - lse[q]);
-        p[q] = e * mask[q];
-        dp[q] = (p[q] * dp[q] - e * delta[q]) * h.scale;
-      }
-    }
-    return;
-  }
-  for (int64_t j = 0; j < keys; ++j) {
-    float* p = s.p + j * kQueries;
-    float* dp = s.dp + j * kQueries;
-#pragma omp simd
-    for (int q = 0; q < kQueries; ++q) {
-      p[q] = ExpFromBelow(p[q] - lse[q]);
-      dp[q] = p[q] * (dp[q] - delta[q]) * h.scale;
-    }
-  }
-}
-
-// Σ_d a · b of each row, lanes first, in a fixed order.
-float RowDot(const float* a, const float* b, int64_t n) {
-  float lane[kAttentionPanel] = {};
-  int64_t j = 0;
-  for (; j + kAttentionPanel <= n; j += kAttentionPanel) {
-#pragma omp simd
-    for (int l = 0; l < kAttentionPanel; ++l) lane[l] += a[j + l] * b[j + l];
-  }
-  for (int l = 0; j < n; ++j, ++l) lane[l] += a[j] * b[j];
-  for (int half = kAttentionPanel / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
-  }
-  return lane[0];
 }
 
 void Backward(const AttentionHead& h, float* space) {
@@ -348,20 +244,16 @@ void Backward(const AttentionHead& h, float* space) {
   for (int64_t first = 0; first < h.length; first += kQueries) {
     const int64_t rows = std::min<int64_t>(kQueries, h.length - first), keys = first + rows;
     const float* dout = h.dout + first * h.out_stride;
-    const float* out = h.out + first * h.out_stride;
     float lse[kQueries] = {}, delta[kQueries] = {};
-    for (int64_t q = 0; q < rows; ++q) {
-      lse[q] = h.lse[first + q];
-      delta[q] = RowDot(dout + q * h.out_stride, out + q * h.out_stride, h.size);
-    }
+    LogSumsAndDeltas(h, first, rows, lse, delta);
     Scores(h, s, first, rows);
     PackPanel(dout, h.out_stride, rows, h.size, s.gradient);
     Tiles<2, 1>(keys, h.size, s.values, kRows, kRows * h.size, s.gradient, kQueries, s.dp, kQueries,
                 false);
-    if (h.draw_mask != nullptr) DrawMask(h, first, rows, s.mask);
-    ScoreGradients(h, s, keys, lse, delta);
-    ZeroBeyondDiagonal(s.p, first, keys);
-    ZeroBeyondDiagonal(s.dp, first, keys);
+    if (h.draw_mask != nullptr) DrawMask<kQueries>(h, first, rows, s.mask);
+    ScoreGradients<kQueries>(h, s.p, s.dp, s.mask, keys, lse, delta);
+    ZeroBeyondDiagonal<kQueries>(s.p, first, keys);
+    ZeroBeyondDiagonal<kQueries>(s.dp, first, keys);
     PackRows(dout, h.out_stride, rows, h.size, s.gradient_rows);
     PackRows(h.q + first * h.stride, h.stride, rows, h.size, s.query_rows);
     AddProduct(keys, h.size, rows, s.p, s.gradient_rows, h.dv, h.stride);
