@@ -1,8 +1,9 @@
 // How far each op is from what the machine can do. "peak" is the share of the fused multiply-adds
-// measured here for ops that multiply matrices; bytes a second, for the others, are to be held
-// against Copy. One thread; run it on an idle machine:
+// measured here for ops that multiply matrices (of fp32's: in bf16 up to 2); bytes a second, for
+// the others, are to be held against Copy. One thread; run it on an idle machine:
 //   build/bench/ops_bench --benchmark_filter=Attention
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -22,15 +23,18 @@ double PeakFlops() {
   return peak;
 }
 
+constexpr std::align_val_t kHugePage{2 << 20};
+
 struct Free {
-  void operator()(float* p) const { ::operator delete (p, std::align_val_t{64}); }
+  void operator()(float* p) const { ::operator delete (p, kHugePage); }
 };
 using Floats = std::unique_ptr<float[], Free>;
 
-// Numbers in (−1, 1).
+// Numbers in (−1, 1), in huge pages like an arena's.
 Floats Make(int64_t count) {
-  Floats f(
-      static_cast<float*>(::operator new (static_cast<size_t>(count) * 4, std::align_val_t{64})));
+  const size_t bytes = static_cast<size_t>(count) * 4;
+  Floats f(static_cast<float*>(::operator new (bytes, kHugePage)));
+  madvise(f.get(), bytes, MADV_HUGEPAGE);
   for (int64_t i = 0; i < count; ++i) {
     f[static_cast<size_t>(i)] = static_cast<float>(i * 7919 % 1999) / 1000.0f - 1.0f;
   }
@@ -69,29 +73,68 @@ void Copy(benchmark::State& state) {
 }
 BENCHMARK(Copy)->Arg(kTokens* kWidth)->Arg(32 << 20)->Unit(benchmark::kMicrosecond);
 
-void Linear(benchmark::State& state) {
+// Ops of one thread, with the panels they need.
+class BenchOps {
+ public:
+  explicit BenchOps(Precision precision)
+      : panels_(Make(PanelBytes(precision, 1) / 4)),
+        ops_(CreateCpuOps(1, precision, panels_.get())) {}
+  Ops* operator->() { return ops_.get(); }
+
+ private:
+  Floats panels_;
+  std::unique_ptr<Ops> ops_;
+};
+
+// What cannot run here is skipped and says so.
+bool Runs(Precision precision, benchmark::State& state) {
+  if (precision != Precision::kBf16 || CpuMultipliesBf16()) return true;
+  state.SkipWithError("this processor has no avx512_bf16");
+  return false;
+}
+
+// One of a linear layer's products. Args: n, in, out.
+template <Precision kPrecision, typename Call>
+void RunLinear(benchmark::State& state, const Call& call) {
+  if (!Runs(kPrecision, state)) return;
   const int64_t n = state.range(0), in = state.range(1), out = state.range(2);
-  auto ops = CreateCpuOps(1);
+  BenchOps ops(kPrecision);
   Floats x = Make(n * in), w = Make(in * out), bias = Make(out), y = Make(n * out);
-  for (auto _ : state) ops->Linear(x.get(), w.get(), bias.get(), y.get(), n, in, out);
+  for (auto _ : state) call(ops, x.get(), w.get(), bias.get(), y.get(), n, in, out);
   ReportFlops(state, 2.0 * static_cast<double>(n * in * out));
 }
-void LinearBackward(benchmark::State& state) {
-  const int64_t n = state.range(0), in = state.range(1), out = state.range(2);
-  auto ops = CreateCpuOps(1);
-  Floats x = Make(n * in), w = Make(in * out), dbias = Make(out), dy = Make(n * out);
-  Floats dx = Make(n * in), dw = Make(in * out);
-  for (auto _ : state) {
-    ops->LinearBackwardInput(dy.get(), w.get(), dx.get(), n, in, out, false);
-    ops->LinearBackwardWeight(dy.get(), x.get(), dw.get(), dbias.get(), n, in, out);
-  }
-  ReportFlops(state, 4.0 * static_cast<double>(n * in * out));
+template <Precision kPrecision>
+void Linear(benchmark::State& state) {
+  RunLinear<kPrecision>(
+      state, [](BenchOps& ops, float* x, float* w, float* bias, float* y, int64_t n, int64_t in,
+                int64_t out) { ops->Linear(x, w, bias, y, n, in, out); });
 }
-BENCHMARK(Linear)->Args({512, 384, 1536})->Args({512, 768, 3072})->Unit(benchmark::kMicrosecond);
-BENCHMARK(LinearBackward)
-    ->Args({512, 384, 1536})
-    ->Args({512, 768, 3072})
-    ->Unit(benchmark::kMicrosecond);
+template <Precision kPrecision>
+void LinearBackwardInput(benchmark::State& state) {
+  RunLinear<kPrecision>(
+      state, [](BenchOps& ops, float* dx, float* w, float*, float* dy, int64_t n, int64_t in,
+                int64_t out) { ops->LinearBackwardInput(dy, w, dx, n, in, out, false); });
+}
+template <Precision kPrecision>
+void LinearBackwardWeight(benchmark::State& state) {
+  RunLinear<kPrecision>(
+      state, [](BenchOps& ops, float* x, float* dw, float* dbias, float* dy, int64_t n, int64_t in,
+                int64_t out) { ops->LinearBackwardWeight(dy, x, dw, dbias, n, in, out); });
+}
+// GPT-2 small's, the last one the head's.
+#define HEADRACE_LINEAR_SHAPES  \
+  Args({512, 384, 1536})        \
+      ->Args({1024, 768, 768})  \
+      ->Args({1024, 768, 3072}) \
+      ->Args({1024, 3072, 768}) \
+      ->Args({256, 768, 50257}) \
+      ->Unit(benchmark::kMicrosecond)
+BENCHMARK(Linear<Precision::kFp32>)->HEADRACE_LINEAR_SHAPES;
+BENCHMARK(LinearBackwardInput<Precision::kFp32>)->HEADRACE_LINEAR_SHAPES;
+BENCHMARK(LinearBackwardWeight<Precision::kFp32>)->HEADRACE_LINEAR_SHAPES;
+BENCHMARK(Linear<Precision::kBf16>)->HEADRACE_LINEAR_SHAPES;
+BENCHMARK(LinearBackwardInput<Precision::kBf16>)->HEADRACE_LINEAR_SHAPES;
+BENCHMARK(LinearBackwardWeight<Precision::kBf16>)->HEADRACE_LINEAR_SHAPES;
 
 // length, heads, kv_heads, size, dropout in percent
 AttentionShape ShapeOf(const benchmark::State& state) {
@@ -108,18 +151,22 @@ double Triangle(const AttentionShape& s) {
   return static_cast<double>(s.heads * s.size) * static_cast<double>(s.length * (s.length + 1));
 }
 
+template <Precision kPrecision>
 void Attention(benchmark::State& state) {
+  if (!Runs(kPrecision, state)) return;
   const AttentionShape s = ShapeOf(state);
-  auto ops = CreateCpuOps(1);
+  BenchOps ops(kPrecision);
   Floats qkv = Make(s.length * (s.heads + 2 * s.kv_heads) * s.size);
   Floats out = Make(s.length * s.heads * s.size), lse = Make(s.length * s.heads);
   Floats workspace = Make(AttentionWorkspaceBytes(s, 1) / 4);
   for (auto _ : state) ops->Attention(qkv.get(), out.get(), lse.get(), s, workspace.get());
   ReportFlops(state, 2 * Triangle(s));
 }
+template <Precision kPrecision>
 void AttentionBackward(benchmark::State& state) {
+  if (!Runs(kPrecision, state)) return;
   const AttentionShape s = ShapeOf(state);
-  auto ops = CreateCpuOps(1);
+  BenchOps ops(kPrecision);
   const int64_t packed = s.length * (s.heads + 2 * s.kv_heads) * s.size;
   Floats qkv = Make(packed), dqkv = Make(packed), lse = Make(s.length * s.heads);
   Floats out = Make(s.length * s.heads * s.size), dout = Make(s.length * s.heads * s.size);
@@ -135,11 +182,14 @@ void AttentionBackward(benchmark::State& state) {
   Args({128, 4, 4, 32, 0})          \
       ->Args({256, 6, 6, 64, 0})    \
       ->Args({256, 6, 6, 64, 10})   \
+      ->Args({512, 12, 12, 64, 0})  \
       ->Args({1024, 12, 12, 64, 0}) \
       ->Args({1024, 12, 4, 64, 0})  \
       ->Unit(benchmark::kMicrosecond)
-BENCHMARK(Attention)->HEADRACE_ATTENTION_SHAPES;
-BENCHMARK(AttentionBackward)->HEADRACE_ATTENTION_SHAPES;
+BENCHMARK(Attention<Precision::kFp32>)->HEADRACE_ATTENTION_SHAPES;
+BENCHMARK(AttentionBackward<Precision::kFp32>)->HEADRACE_ATTENTION_SHAPES;
+BENCHMARK(Attention<Precision::kBf16>)->HEADRACE_ATTENTION_SHAPES;
+BENCHMARK(AttentionBackward<Precision::kBf16>)->HEADRACE_ATTENTION_SHAPES;
 
 void LayerNorm(benchmark::State& state) {
   auto ops = CreateCpuOps(1);
