@@ -19,12 +19,20 @@ function(headrace_tsan name)
   endif()
 endfunction()
 
+# headrace_relocatable(NAME): a program that looks for libraries in ../lib beside it before anywhere
+# else, for itself and for what those need (DT_RPATH), so that it runs where tests/gpu/pack unpacks it.
+function(headrace_relocatable name)
+  set_property(TARGET ${name} APPEND PROPERTY BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
+endfunction()
+
 # headrace_binary(NAME SOURCES a.cc … DEPS target …): a program in build/bin.
 function(headrace_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   headrace_tsan(${name})
+  headrace_relocatable(${name})
 endfunction()
 
 # headrace_test(NAME SOURCES a_test.cc DEPS target … [LABELS label …] [TIMEOUT seconds] [SERIAL]): one

@@ -3,6 +3,7 @@
 
     build/bench/peer_input job.yaml FOLDER
     bench/peers/.venv/bin/python bench/peers/gpt2_torch.py FOLDER --threads 1 --dtype bf16
+    python3 bench/peers/gpt2_torch.py FOLDER --device cuda --dtype bf16 --compile
 
 Prints one JSON object a line: first what runs (torch, threads, capability, …), then for each step
 {"step": 1, "loss": 5.54, "seconds": 0.31}. `seconds` is forward, backward, clipping and optimizer of the whole
@@ -147,9 +148,9 @@ class Job:
         for group in optimizer.param_groups:
             group["lr"] = self.training["learning_rates"][step - 1]
 
-    def batch(self, step):
+    def batch(self, step, device="cpu"):
         """Step from 1: ids and targets, [batch, length] each."""
-        tokens = self.tokens[step - 1]
+        tokens = self.tokens[step - 1].to(device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
@@ -159,23 +160,26 @@ def describe(arguments, **more):
             **vars(arguments), **more}
 
 
-def train_step(job, stage, optimizer, step, micro_batches, autocast):
-    """One mini-batch: the mean loss."""
-    ids, targets = job.batch(step)
-    tokens, total = ids.numel(), 0.0
+def summed_loss(stage, x, y):
+    return F.cross_entropy(stage(x).flatten(0, 1), y.flatten(), reduction="sum")
+
+
+def train_step(job, stage, optimizer, step, micro_batches, autocast, device="cpu", loss_of=summed_loss):
+    """One mini-batch: the mean loss. Waits for a GPU once, at the end."""
+    ids, targets = job.batch(step, device)
+    tokens, total = ids.numel(), torch.zeros((), dtype=torch.float64, device=device)
     for x, y in zip(ids.tensor_split(micro_batches), targets.tensor_split(micro_batches)):
         with autocast():
-            logits = stage(x)
-            loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / tokens
+            loss = loss_of(stage, x, y) / tokens
         loss.backward()
-        total += loss.item()
-        del logits, loss
+        total += loss.detach()
+        del loss
     if job.training["clip_norm"] > 0:
         nn.utils.clip_grad_norm_(stage.parameters(), job.training["clip_norm"], foreach=True)
     job.set_rate(optimizer, step)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return total
+    return total.item()
 
 
 def main():
@@ -184,6 +188,7 @@ def main():
     parser.add_argument("--steps", type=int, help="default: the job's")
     parser.add_argument("--micro-batches", type=int, help="default: the job's")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast")
     parser.add_argument("--recompute", choices=["never", "always"], default="never",
                         help="always: each block is run again in backward")
@@ -198,20 +203,22 @@ def main():
         parser.error(f"--steps {steps}: the folder has tokens for {job.training['steps']}")
     stage = Stage(job.model, 0, job.model["n_layer"] + 2, arguments.recompute == "always")
     job.load(stage)
+    stage.to(arguments.device)
     optimizer = job.optimizer(stage.parameters())
-    if arguments.compile:
-        stage.compile()
-    print(json.dumps(describe(arguments)), flush=True)
+    # With the loss inside, the compiler joins the logits' conversion to it.
+    loss_of = torch.compile(summed_loss) if arguments.compile else summed_loss
+    name = torch.cuda.get_device_name() if arguments.device == "cuda" else ""
+    print(json.dumps(describe(arguments, device_name=name)), flush=True)
 
     def autocast():
-        return torch.autocast("cpu", torch.bfloat16, enabled=arguments.dtype == "bf16")
+        return torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.dtype == "bf16")
 
     for step in range(1, steps + 1):
         if arguments.paced and not sys.stdin.readline():
             break
         start = time.perf_counter()
         loss = train_step(job, stage, optimizer, step,
-                          arguments.micro_batches or job.training["micro_batches"], autocast)
+                          arguments.micro_batches or job.training["micro_batches"], autocast, arguments.device, loss_of)
         print(json.dumps({"step": step, "loss": loss, "seconds": time.perf_counter() - start}),
               flush=True)
 

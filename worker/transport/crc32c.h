@@ -5,11 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace headrace {
 
 // The checksum of A followed by `size` bytes at `data`, given the checksum of A (0 when A is
-// empty). Uses SSE4.2's instruction on three interleaved streams where the processor has it.
+// empty). By the first of Crc32cWays.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t size);
 
 // The same of `size` bytes at `from`, which it copies to `to` (no overlap) in the same pass over
@@ -22,8 +23,22 @@ inline uint32_t Crc32c(std::string_view bytes) {
   return ExtendCrc32c(0, bytes.data(), bytes.size());
 }
 
-// The same by tables alone, for processors without the instruction, and as the tests' second
-// opinion.
-uint32_t ExtendCrc32cPortable(uint32_t crc, const void* data, size_t size);
+// One way to compute both.
+struct Crc32cWay {
+  const char* name;
+  // On the register, without the inversions at both ends.
+  uint32_t (*raw)(uint32_t crc, const unsigned char* data, size_t size);
+  uint32_t (*raw_copy)(uint32_t crc, unsigned char* to, const unsigned char* from, size_t size,
+                       bool past_cache);
+
+  // As the functions above.
+  uint32_t Extend(uint32_t crc, const void* data, size_t size) const;
+  uint32_t CopyAndExtend(uint32_t crc, void* to, const void* from, size_t size,
+                         bool past_cache) const;
+};
+
+// Those that this processor can go, the fastest first. "tables", the last, goes everywhere, and is
+// the tests' second opinion.
+const std::vector<Crc32cWay>& Crc32cWays();
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "plan/alignment.h"
 #include "worker/backend/cuda/gemm.h"
 
 namespace headrace::cuda {
@@ -149,6 +150,13 @@ class CublasLtGemm final : public Gemm {
                              CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;  // INPLACE adds as they come
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, ordered);
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
+    // Unasked, cuBLASLt takes operands to lie at multiples of 256.
+    const uint32_t alignment = kAlignment;
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(attribute, alignment);
+    }
     cublasLtMatmulHeuristicResult_t result = {};
     int found = 0;
     failure.Add("cublasLtMatmulAlgoGetHeuristic",

@@ -39,7 +39,7 @@ class Gemm {
   virtual ~Gemm() = default;
   // Puts the product on `stream`. bias and aux as the epilogue needs them, else null; aux is of c's
   // type. Returns an empty string, or what failed: the call, its shape and its error's text. m, n
-  // and k are at least 1.
+  // and k are at least 1; matrices begin at multiples of kAlignment (plan/alignment.h).
   virtual std::string Run(const GemmShape& shape, const void* a, const void* b, void* c,
                           const void* bias, void* aux, cudaStream_t stream) = 0;
 };

@@ -2,10 +2,10 @@
 // meaning. All 32 lanes of a warp call them together. With g = lane / 4 and t = lane % 4, a lane
 // holds
 //
-//   a[16×16], row-major   a[0]: (g, 2t), a[1]: (g + 8, 2t), a[2]: (g, 2t + 8), a[3]: (g + 8, 2t +
-//   8) b[16×8]               b0: (2t, g), b1: (2t + 8, g)        each with its right or lower
-//   neighbour d[16×8], fp32         d[0], d[1]: (g, 2t), (g, 2t + 1);  d[2], d[3]: the same of row
-//   g + 8
+//   a[16×16], row-major   a[0]: (g, 2t)       a[1]: (g + 8, 2t)
+//                         a[2]: (g, 2t + 8)   a[3]: (g + 8, 2t + 8), each with its right neighbour
+//   b[16×8]               b0: (2t, g)         b1: (2t + 8, g), each with its lower neighbour
+//   d[16×8], fp32         d[0], d[1]: (g, 2t), (g, 2t + 1)      d[2], d[3]: the same of row g + 8
 //
 // (PTX ISA, "Matrix Fragments for mma.m16n8k16".) A d of two neighbouring products, packed, is an
 // a: this is how a product's result becomes the next one's input without leaving registers.
