@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "tests/cuda_emulation/emulation.h"
 #include "tests/cuda_emulation/fiber.h"
@@ -21,6 +22,7 @@ struct Device {
   int64_t bytes_in_use = 0;
   std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
   std::map<std::string, int> calls;
+  std::set<cudaStream_t> asked;  // lazy ones that were asked once whether they are done
 };
 Device& device() {
   static auto* one = new Device;
@@ -58,6 +60,21 @@ void Submit(cudaStream_t stream, std::function<void()> work) {
   device().streams[stream].push_back(std::move(work));
 }
 
+// What a failed call of this thread answered, until cudaGetLastError: "not ready" too.
+thread_local cudaError_t left_behind = cudaSuccess;
+cudaError_t Answer(cudaError_t error) {
+  if (error != cudaSuccess) left_behind = error;
+  return error;
+}
+
+// Lazy streams are never done when first asked, as a device that has only begun.
+bool IsBusy(cudaStream_t stream) {
+  if (device().streams[stream].empty()) return false;
+  if (device().asked.insert(stream).second) return true;
+  device().asked.erase(stream);
+  return false;
+}
+
 // What options() wants this call to answer.
 cudaError_t Planned(const char* call) {
   const std::lock_guard<std::recursive_mutex> lock(device().mu);
@@ -67,7 +84,9 @@ cudaError_t Planned(const char* call) {
 }
 #define HEADRACE_PLANNED(call)                                                                \
   do {                                                                                        \
-    if (const cudaError_t e = headrace::emulation::Planned(call); e != cudaSuccess) return e; \
+    if (const cudaError_t e = headrace::emulation::Planned(call); e != cudaSuccess) {         \
+      return headrace::emulation::Answer(e);                                                  \
+    }                                                                                         \
   } while (false)
 
 cudaError_t Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
@@ -108,7 +127,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   const int64_t wanted = device().bytes_in_use + static_cast<int64_t>(bytes);
   if (wanted > headrace::emulation::options().memory_bytes || posix_memalign(p, 256, bytes) != 0) {
-    return cudaErrorMemoryAllocation;
+    return headrace::emulation::Answer(cudaErrorMemoryAllocation);
   }
   device().bytes_in_use = wanted;
   std::memset(*p, 0xff, bytes);
@@ -193,6 +212,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   HEADRACE_PLANNED("cudaStreamQuery");
+  const Lock lock(device().mu);
+  if (headrace::emulation::IsBusy(stream)) return headrace::emulation::Answer(cudaErrorNotReady);
   return cudaStreamSynchronize(stream);
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -226,17 +247,29 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
-  if (e->recorded && !e->done) headrace::emulation::Drain(e->stream);
+  if (e->recorded && !e->done) {
+    if (headrace::emulation::IsBusy(e->stream)) {
+      return headrace::emulation::Answer(cudaErrorNotReady);
+    }
+    headrace::emulation::Drain(e->stream);
+  }
   return headrace::emulation::sticky_error();
 }
 
-cudaError_t cudaGetLastError() {
+cudaError_t cudaPeekAtLastError() {
   const cudaError_t error = headrace::emulation::sticky_error();
-  if (error != cudaErrorLaunchFailure) headrace::emulation::sticky_error() = cudaSuccess;
+  return error != cudaSuccess ? error : headrace::emulation::left_behind;
+}
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  headrace::emulation::left_behind = cudaSuccess;
+  if (headrace::emulation::sticky_error() != cudaErrorLaunchFailure) {
+    headrace::emulation::sticky_error() = cudaSuccess;
+  }
   return error;
 }
-cudaError_t cudaPeekAtLastError() { return headrace::emulation::sticky_error(); }
 cudaError_t cudaDeviceReset() {
+  headrace::emulation::left_behind = cudaSuccess;
   headrace::emulation::sticky_error() = cudaSuccess;
   headrace::emulation::ForgetCalls();
   return cudaSuccess;

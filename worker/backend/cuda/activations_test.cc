@@ -136,5 +136,12 @@ TEST(Conversions, FillEveryElementAndNoOther) {
   }
 }
 
+TEST(Launches, DoNotAnswerForEarlierCalls) {
+  OnDevice<float> x(3);
+  void* nothing = nullptr;
+  EXPECT_EQ(cudaMalloc(&nothing, size_t{1} << 60), cudaErrorMemoryAllocation);
+  EXPECT_CUDA_OK(Fill(x.get(), 3, 1.0f, nullptr));
+}
+
 }  // namespace
 }  // namespace headrace::cuda

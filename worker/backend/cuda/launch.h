@@ -20,6 +20,8 @@ namespace headrace::cuda {
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, size_t shared_bytes,
                    cudaStream_t stream, Arguments&&... arguments) {
+  // An earlier call's answer waits here to be asked for, "not ready" of a query too.
+  cudaGetLastError();
 #ifdef HEADRACE_CUDA_EMULATION
   emulation::LaunchGrid(kernel, blocks, threads, shared_bytes, stream,
                         std::forward<Arguments>(arguments)...);
