@@ -62,7 +62,7 @@ std::string DescribeBytes(const StageBytes& bytes) {
 // The stages' number that comes nearest, and what it lacks.
 std::string DescribeMisfit(const JobShape& job, const std::vector<PlanWorker>& workers,
                            int64_t stages) {
-  Trials trials(&job, &workers);
+  Trials trials(&job, workers);
   Misfit least;
   for (const int k : StagesToTry(static_cast<int>(stages), MostStages(job, workers))) {
     const Misfit misfit = trials.FindMisfit(k);
@@ -156,7 +156,7 @@ void Advisor::Apply(const Settings& settings) {
 
 bool Advisor::Fits(const Settings& settings) {
   Apply(settings);
-  Trials trials(&job_, &workers_);
+  Trials trials(&job_, workers_);
   for (const int k : StagesToTry(settings.stages, MostStages(job_, workers_))) {
     if (trials.Fits(k)) return true;
   }
@@ -168,7 +168,7 @@ bool Advisor::FitsMore(const Settings& settings, int num_workers) {
   Apply(settings);
   const int have = static_cast<int>(workers_.size());
   const std::vector<PlanWorker> workers = WithMore(workers_, std::max(0, num_workers - have));
-  Trials trials(&job_, &workers);
+  Trials trials(&job_, workers);
   if (trials.Fits(num_workers)) return true;
   if (settings.stages > 0) return false;
   // With the large ones alone: a small one may be able to hold nothing at all.

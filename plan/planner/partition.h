@@ -1,18 +1,18 @@
 // Cuts L layers into K stages, each a contiguous non-empty range on a worker of its own, so that
-// the slowest stage is as fast as can be and each fits its worker's memory. Exact.
+// the slowest stage is as fast as can be and each fits its worker's memory.
 //
-// Workers come in classes of equals. The least bound T on a stage's time is found by bisection.
-// Whether there is a partition within T is a dynamic programme over (layers, workers used of each
-// class), in up to three passes; a part of a range that a stage can hold it can hold too, which is
-// why the first two, with one number a state, decide nearly always:
-//   1  the furthest layer that the first n_1 + … + n_c stages can cover with n_i workers of class
-//   i. If
-//      it is the last one, that is a partition.
-//   2  the same with empty stages allowed: further is then never worse. If it is not the last one,
-//      there is no partition.
-//   3  the set of layers they can end at, as intervals (a stage may be able to hold nothing at the
-//      furthest one: a heavy layer, a small worker). Exact.
-// Equal workers make K states: near linear in K · log L.
+// Workers come in classes of equals. The least bound T on a stage's time is found by bisection;
+// whether there is a partition within T is asked of a dynamic programme (partition_solver.h):
+//
+//   exact       over (layers, workers used of each class), where that takes at most `max_steps`
+//               steps from state to state: any number of equal workers, 63 and 63 of two kinds,
+//               nine of which no two are alike. Near linear in the steps · log L.
+//   in order    beyond. Who serves which stage is then chosen for each T by a rule
+//   (worker_order.h),
+//               and the cuts are exact for that order. Which of many unlike workers goes where is
+//               NP-hard in general; the rule is exact, too, where all layers but the two ends are
+//               alike and the ends are no heavier than what any worker may hold. Near linear in
+//               (number of classes + K) · log L.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace headrace {
 
 // What stage `stage` costs with layers [first, end) on a worker of class `worker_class`. Both must
 // not shrink when the range grows at either end. Stage 0 is only asked for first = 0, the last for
-// end = L.
+// end = L; worker_order.h asks stages between them for any range.
 class CellCosts {
  public:
   virtual ~CellCosts() = default;
@@ -37,6 +37,7 @@ struct PartitionProblem {
   std::vector<int> class_sizes;      // workers in each class; at least num_stages together
   std::vector<int64_t> limit_bytes;  // of each class
   const CellCosts* costs = nullptr;  // must outlive the call
+  int64_t max_steps = 8192;          // of the exact search, at each bound
 };
 
 // GPipe §2.1's cell: layers [first, end).
@@ -53,11 +54,14 @@ struct Partition {
   double slowest_s = 0;
 };
 
-// The number of counts the dynamic programme visits; callers keep it small by making fewer classes.
-int64_t PartitionStates(const std::vector<int>& class_sizes, int num_stages);
+// Those of the exact search: counts of workers used, times classes the next one may be of.
+int64_t PartitionSteps(const std::vector<int>& class_sizes, int num_stages);
+
+// Whether FindPartition and the others are exact for this problem.
+bool IsExact(const PartitionProblem& problem);
 
 // Among partitions with the same slowest stage: the others are as even as a greedy pass makes them.
-// Nothing fits: nullopt.
+// Nothing fits (in order: nothing was found to): nullopt.
 std::optional<Partition> FindPartition(const PartitionProblem& problem);
 
 // Whether anything fits if every limit were `extra_bytes` higher, however slow.

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "plan/job_check.h"
 #include "plan/planner/advice.h"
+#include "plan/planner/stage_search.h"
 #include "plan/planner/trial.h"
 
 namespace headrace {
@@ -135,21 +136,6 @@ v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   return plan;
 }
 
-// The fastest plan over the numbers of stages; of equally fast ones that with fewer.
-absl::StatusOr<std::optional<Trial>> FastestOf(const JobShape& job,
-                                               const std::vector<PlanWorker>& workers, int first,
-                                               int last) {
-  Trials trials(&job, &workers);
-  std::optional<Trial> best;
-  for (int k = first; k <= last; ++k) {
-    HEADRACE_ASSIGN_OR_RETURN(std::optional<Trial> trial, trials.Fastest(k));
-    if (!trial) continue;
-    if (!best || trial->simulation.step_s < best->simulation.step_s) best = std::move(trial);
-    if (!job.training) break;
-  }
-  return best;
-}
-
 using PlanOn = std::function<absl::StatusOr<v1::Plan>(const std::vector<PlanWorker>&)>;
 
 // Workers of different hosts, the first of which has the most.
@@ -195,7 +181,7 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, first, all));
   const auto plan = [&](const std::vector<PlanWorker>& on) -> absl::StatusOr<v1::Plan> {
     const int last = stages > 0 ? first : static_cast<int>(std::min(on.size(), job.layers.size()));
-    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, on, first, last));
+    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FindFastest(job, on, first, last));
     if (!best) return ExplainMisfit(spec, job, on, advice);
     return Write(job, on, *best);
   };
@@ -207,7 +193,7 @@ absl::StatusOr<v1::Plan> PlanGenerate(const v1::JobSpec& spec, const std::vector
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers, Capable(job, 1, all));
   const auto plan = [&job](const std::vector<PlanWorker>& on) -> absl::StatusOr<v1::Plan> {
     const int last = static_cast<int>(std::min(on.size(), job.layers.size()));
-    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FastestOf(job, on, 1, last));
+    HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FindFastest(job, on, 1, last));
     if (!best) return ExplainGenerateMisfit(job, on);
     return Write(job, on, *best);
   };

@@ -5,7 +5,9 @@
 //
 // The schedule comes first, for a stage's memory depends on its place in the pipeline; the
 // partition then gives each stage its layers and its worker; the simulator tells what that is
-// worth. `auto` stages do this for every number of stages and keep the fastest plan.
+// worth. `auto` stages do this for every number of stages and keep the fastest plan; of more than
+// 32 numbers, for those that promise most (stage_search.h). Partitions are exact but for many
+// unlike workers (partition.h).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,7 @@ struct PlanWorker {
   std::optional<v1::SimDevice> sim = {};  // a simulated worker: its actions take what it declares
   // Of the job's layers, as far as they were measured on such a device; FLOPs tell the others.
   std::vector<MeasuredCost> measured = {};
-  std::string host{};  // equal: may share memory (HostInfo.id); empty: not known
+  std::string host{};   // equal: may share memory (HostInfo.id); empty: not known
   LinkSpeed link = {};  // of what it sends; not said: 10 Gbit/s and 0.2 ms
 };
 

@@ -28,11 +28,6 @@ std::vector<T> OfEach(const JobShape& job, const Value& value) {
   return all;
 }
 
-std::vector<int64_t> SavedOfEach(const JobShape& job) {
-  return OfEach<int64_t>(
-      job, [&](const LayerSpec& layer) { return SavedBytes(job.model, layer, job.largest); });
-}
-
 template <typename T>
 void Append(std::vector<T>* sums, T value) {
   sums->push_back(sums->back() + value);
@@ -149,22 +144,7 @@ absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec) {
   return job;
 }
 
-RangeMax::RangeMax(std::vector<int64_t> values) {
-  rows_.push_back(std::move(values));
-  for (size_t width = 2; width <= rows_[0].size(); width *= 2) {
-    const std::vector<int64_t>& half = rows_.back();
-    std::vector<int64_t> row(rows_[0].size() - width + 1);
-    for (size_t i = 0; i < row.size(); ++i) row[i] = std::max(half[i], half[i + width / 2]);
-    rows_.push_back(std::move(row));
-  }
-}
-
-int64_t RangeMax::operator()(int first, int end) const {
-  const int row = 31 - __builtin_clz(static_cast<unsigned>(end - first));
-  return std::max(rows_[row][first], rows_[row][end - (1 << row)]);
-}
-
-LayerTable::LayerTable(const JobShape* job) : job_(job), saved_(SavedOfEach(*job)) {
+LayerTable::LayerTable(const JobShape* job) : job_(job) {
   for (const LayerNumbers& layer :
        OfEach<LayerNumbers>(*job, [job](const LayerSpec& spec) { return NumbersOf(*job, spec); })) {
     Append(&forward_, layer.forward_flops);
@@ -178,6 +158,9 @@ LayerTable::LayerTable(const JobShape* job) : job_(job), saved_(SavedOfEach(*job
     Append(&output_sum_, layer.output_bytes);
   }
   whole_state_bytes_ = StateBytesOf(*job, job->layers);
+  shared_weight_bytes_ = SharedWeightBytes(*job);
+  recomputes_ = job->recomputes();
+  two_outputs_bytes_ = 2 * AlignUp(4 * job->largest.tokens() * job->model.width);
   CountKinds();
 }
 
@@ -189,7 +172,8 @@ void LayerTable::CountKinds() {
     if (at == kinds_.end()) {
       const LayerNumbers numbers = NumbersOf(*job_, layer);
       kinds_.push_back({layer.kind, numbers.forward_flops, numbers.recompute_flops,
-                        numbers.backward_flops, std::vector<int>(i + 1)});
+                        numbers.backward_flops, numbers.saved_bytes, layer,
+                        std::vector<int>(i + 1)});
     }
     for (Kind& kind : kinds_) {
       kind.before.push_back(kind.before.back() + (kind.kind == layer.kind ? 1 : 0));
@@ -201,51 +185,63 @@ int64_t LayerTable::StateBytes(int first, int end) const {
   // The only range that holds both ends of a tie, which then share a weight.
   if (first == 0 && end == static_cast<int>(job_->layers.size())) return whole_state_bytes_;
   const bool rotary = llama_blocks_[end] > llama_blocks_[first];
-  return state_[end] - state_[first] + (rotary ? SharedWeightBytes(*job_) : 0);
+  return state_[end] - state_[first] + (rotary ? shared_weight_bytes_ : 0);
 }
 
 int64_t LayerTable::WorkingSetBytes(int first, int end) const {
   return saved_sum_[end] - saved_sum_[first] + output_sum_[end - 1] - output_sum_[first];
 }
 
-const LayerTable::Workspace& LayerTable::WorkspaceFor(int threads) {
-  auto at = workspace_.find(threads);
-  if (at != workspace_.end()) return at->second;
-  std::vector<int64_t> forward = OfEach<int64_t>(*job_, [&](const LayerSpec& layer) {
-    return ForwardWorkspaceBytes(job_->model, layer, job_->largest, threads);
-  });
-  std::vector<int64_t> backward = OfEach<int64_t>(*job_, [&](const LayerSpec& layer) {
-    return BackwardWorkspaceBytes(job_->model, layer, job_->largest, threads);
-  });
-  return workspace_
-      .emplace(threads, Workspace{RangeMax(std::move(forward)), RangeMax(std::move(backward))})
-      .first->second;
+LayerTable::Workspace LayerTable::WorkspaceFor(int threads) const {
+  Workspace workspace;
+  for (const Kind& kind : kinds_) {
+    workspace.forward.push_back(
+        ForwardWorkspaceBytes(job_->model, kind.example, job_->largest, threads));
+    workspace.backward.push_back(
+        BackwardWorkspaceBytes(job_->model, kind.example, job_->largest, threads));
+  }
+  return workspace;
 }
 
-int64_t LayerTable::WorkspaceBytes(int first, int end, int threads) {
-  const Workspace& workspace = WorkspaceFor(threads);
+int64_t LayerTable::WorkspaceBytes(const Workspace& workspace, int first, int end) const {
   // As StageWorkspaceBytes (plan/layer_spec.h).
-  const int64_t two = 2 * AlignUp(4 * job_->largest.tokens() * job_->model.width);
-  const int64_t forward =
-      workspace.forward(first, end) + (job_->recomputes() ? two + saved_(first, end) : 0);
-  return job_->training ? std::max(forward, two + workspace.backward(first, end)) : forward;
+  int64_t forward = 0, backward = 0, saved = 0;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (!kinds_[i].in(first, end)) continue;
+    forward = std::max(forward, workspace.forward[i]);
+    backward = std::max(backward, workspace.backward[i]);
+    saved = std::max(saved, kinds_[i].saved_bytes);
+  }
+  if (recomputes_) forward += two_outputs_bytes_ + saved;
+  return job_->training ? std::max(forward, two_outputs_bytes_ + backward) : forward;
 }
 
 StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* classes, int num_stages,
                        std::vector<std::vector<StashLevel>> levels)
-    : layers_(layers), classes_(classes), num_stages_(num_stages), levels_(std::move(levels)) {
+    : layers_(layers), classes_(classes), num_stages_(num_stages) {
   const JobShape& job = layers->job();
   const ScheduleShape shape = {num_stages, job.micro_batches(), job.recompute};
   int recomputed = 0;
   for (int m = 0; m < job.micro_batches(); ++m) recomputed += Recomputes(shape, m) ? 1 : 0;
   recomputed_share_ = static_cast<double>(recomputed) / job.micro_batches();
+  for (int k = 0; k < num_stages; ++k) {
+    const StageShape bare = Bare(k);
+    OfStage& of = of_stage_.emplace_back();
+    of.boundary_bytes = k > 0 ? TravelBytes(bare) : layers_->InputBytes(0);
+    of.fixed_bytes =
+        ConversionBytes(bare) + LinkBytes(bare, of.boundary_bytes, OutputBoundaryBytes(bare));
+    of.levels = std::move(levels[k]);
+  }
+  const int64_t travel_bytes = TravelBytes(Bare(0));
   for (const WorkerClass& each : *classes) {
-    measured_.push_back(SecondsOfKinds(layers->kinds(), each.measured));
+    of_class_.push_back({layers_->WorkspaceFor(each.threads),
+                         PanelBytes(job.precision, each.threads), LinkSeconds(each, travel_bytes),
+                         SecondsOfKinds(layers->kinds(), each.measured)});
   }
 }
 
 void StageTable::AddComputeSeconds(const Cell& cell, StageCosts* costs) const {
-  const std::vector<MeasuredCost>& measured = measured_[cell.worker_class];
+  const std::vector<MeasuredCost>& measured = of_class_[cell.worker_class].measured;
   if (measured.empty()) {
     const WorkerClass& of = (*classes_)[cell.worker_class];
     const double forward = layers_->ForwardFlops(cell.first, cell.end);
@@ -269,12 +265,11 @@ void StageTable::AddComputeSeconds(const Cell& cell, StageCosts* costs) const {
 }
 
 StageCosts StageTable::Costs(int stage, const Cell& cell) const {
-  const WorkerClass& of = (*classes_)[cell.worker_class];
   StageCosts costs;
   AddComputeSeconds(cell, &costs);
-  const int64_t travel_bytes = TravelBytes(Bare(stage));
-  if (stage < num_stages_ - 1) costs.activation_s = LinkSeconds(of, travel_bytes);
-  if (stage > 0) costs.gradient_s = LinkSeconds(of, travel_bytes);
+  const double link_s = of_class_[cell.worker_class].link_s;
+  if (stage < num_stages_ - 1) costs.activation_s = link_s;
+  if (stage > 0) costs.gradient_s = link_s;
   return costs;
 }
 
@@ -286,13 +281,12 @@ double StageTable::Seconds(int stage, int worker_class, int first, int end) cons
          costs.activation_s + costs.gradient_s;
 }
 
-int64_t StageTable::StashBytes(int stage, int first, int end) const {
-  const int64_t boundary = BoundaryBytes(stage);
-  if (!layers_->job().training) return boundary;
+int64_t StageTable::StashBytes(const OfStage& of, int first, int end) const {
+  if (!layers_->job().training) return of.boundary_bytes;
   const int64_t working_set = layers_->WorkingSetBytes(first, end);
   int64_t peak = 0;
-  for (const StashLevel& level : levels_[stage]) {
-    peak = std::max(peak, level.boundaries * boundary + level.working_sets * working_set);
+  for (const StashLevel& level : of.levels) {
+    peak = std::max(peak, level.boundaries * of.boundary_bytes + level.working_sets * working_set);
   }
   return peak;
 }
@@ -311,17 +305,12 @@ StageShape StageTable::Bare(int stage) const {
   return shape;
 }
 
-int64_t StageTable::BoundaryBytes(int stage) const {
-  return stage > 0 ? TravelBytes(Bare(stage)) : layers_->InputBytes(0);
-}
-
 int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const {
-  const int threads = (*classes_)[worker_class].threads;
-  const StageShape shape = Bare(stage);
-  return layers_->StateBytes(first, end) + StashBytes(stage, first, end) +
-         layers_->WorkspaceBytes(first, end, threads) + ConversionBytes(shape) +
-         PanelBytes(shape.precision, threads) +
-         LinkBytes(shape, BoundaryBytes(stage), OutputBoundaryBytes(shape));
+  const OfStage& of_stage = of_stage_[stage];
+  const OfClass& of_class = of_class_[worker_class];
+  return layers_->StateBytes(first, end) + StashBytes(of_stage, first, end) +
+         layers_->WorkspaceBytes(of_class.workspace, first, end) + of_stage.fixed_bytes +
+         of_class.fixed_bytes;
 }
 
 }  // namespace headrace

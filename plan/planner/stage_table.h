@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -42,16 +41,6 @@ struct JobShape {
 absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec);
 absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec);
 
-// The maximum over any range of a list.
-class RangeMax {
- public:
-  explicit RangeMax(std::vector<int64_t> values);
-  int64_t operator()(int first, int end) const;  // first < end
-
- private:
-  std::vector<std::vector<int64_t>> rows_;  // [j][i]: over 2^j values from i on
-};
-
 // Sums and maxima over the layers; the same for every number of stages.
 class LayerTable {
  public:
@@ -64,22 +53,26 @@ class LayerTable {
   double BackwardFlops(int first, int end) const { return backward_[end] - backward_[first]; }
   int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
   int64_t WorkingSetBytes(int first, int end) const;
-  int64_t WorkspaceBytes(int first, int end, int threads);
+  // What a stage of any range takes as workspace, for so many threads.
+  struct Workspace {
+    std::vector<int64_t> forward, backward;  // by kind, as kinds()
+  };
+  Workspace WorkspaceFor(int threads) const;
+  int64_t WorkspaceBytes(const Workspace& workspace, int first, int end) const;
   // Layers of a kind are alike: what one of them takes, and how many a range has.
   struct Kind {
     LayerKind kind;
-    double forward_flops, recompute_flops, backward_flops;
+    double forward_flops = 0, recompute_flops = 0, backward_flops = 0;
+    int64_t saved_bytes = 0;
+    LayerSpec example;
     std::vector<int> before;  // among the first i layers
+    bool in(int first, int end) const { return before[end] > before[first]; }
   };
   const std::vector<Kind>& kinds() const { return kinds_; }
   int64_t InputBytes(int layer) const { return input_[layer]; }
   int64_t OutputBytes(int layer) const { return output_[layer]; }
 
  private:
-  struct Workspace {
-    RangeMax forward, backward;
-  };
-  const Workspace& WorkspaceFor(int threads);
   void CountKinds();
 
   const JobShape* job_;
@@ -88,8 +81,9 @@ class LayerTable {
   std::vector<int64_t> input_, output_;
   std::vector<Kind> kinds_;
   int64_t whole_state_bytes_ = 0;
-  RangeMax saved_;
-  std::map<int, Workspace> workspace_;  // by threads
+  int64_t shared_weight_bytes_ = 0;  // of a stage with Llama blocks
+  bool recomputes_ = false;          // as JobShape
+  int64_t two_outputs_bytes_ = 0;    // of activations between layers
 };
 
 // The costs of `num_stages` stages on these workers; stage k's list holds levels[k] at its peaks.
@@ -108,20 +102,32 @@ class StageTable : public CellCosts {
   StageCosts Costs(int stage, const Cell& cell) const;
 
  private:
+  // What does not depend on the range: of a stage, and of a class. The partition asks for costs
+  // hundreds of thousands of times.
+  struct OfStage {
+    int64_t boundary_bytes = 0;  // as BoundaryBytes (plan/stage_memory.h)
+    int64_t fixed_bytes = 0;     // link, and conversions between boundaries and layers
+    std::vector<StashLevel> levels;
+  };
+  struct OfClass {
+    LayerTable::Workspace workspace;
+    int64_t fixed_bytes = 0;  // panels
+    double link_s = 0;        // of one tensor it sends
+    // [kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
+    std::vector<MeasuredCost> measured;
+  };
+
   void AddComputeSeconds(const Cell& cell, StageCosts* costs) const;
-  int64_t StashBytes(int stage, int first, int end) const;
+  int64_t StashBytes(const OfStage& of, int first, int end) const;
   // `stage` without its layers, which no boundary depends on.
   StageShape Bare(int stage) const;
-  // As BoundaryBytes (plan/stage_memory.h).
-  int64_t BoundaryBytes(int stage) const;
 
   LayerTable* layers_;
   const std::vector<WorkerClass>* classes_;
   int num_stages_;
-  std::vector<std::vector<StashLevel>> levels_;
   double recomputed_share_ = 0;
-  // [class][kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
-  std::vector<std::vector<MeasuredCost>> measured_;
+  std::vector<OfStage> of_stage_;
+  std::vector<OfClass> of_class_;
 };
 
 }  // namespace headrace

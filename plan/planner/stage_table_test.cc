@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
 #include "plan/planner/schedule/schedule.h"
 #include "plan/planner/test_job.h"
@@ -127,20 +125,6 @@ TEST(StageTableTest, Bf16BoundariesHalveTheTimeOnALink) {
   EXPECT_NEAR(costs.activation_s, kLinkLatencyS + 2 * 32 * 64 * 2 / kLinkBytesPerSecond, 1e-12);
   EXPECT_EQ(costs.gradient_s, costs.activation_s);
   EXPECT_FALSE(ResolveGenerate(spec)->bf16_boundaries);
-}
-
-TEST(RangeMaxTest, EqualsALoop) {
-  std::mt19937 random(1);
-  std::vector<int64_t> values;
-  for (int i = 0; i < 37; ++i) values.push_back(random() % 1000);
-  const RangeMax range_max(values);
-  for (int first = 0; first < 37; ++first) {
-    int64_t most = 0;
-    for (int end = first + 1; end <= 37; ++end) {
-      most = std::max(most, values[end - 1]);
-      EXPECT_EQ(range_max(first, end), most) << first << " to " << end;
-    }
-  }
 }
 
 TEST(ResolveTest, FillsInDefaults) {

@@ -2,38 +2,25 @@
 
 #include <algorithm>
 
-#include "plan/planner/partition.h"
-
 namespace headrace {
 namespace {
 
-struct Tolerance {
-  double speed, memory;  // relative
-  bool threads;          // unequal ones may join
-};
-
-// From as fine as measurements are to one class for all.
-constexpr Tolerance kTolerances[] = {
-    {0.05, 0, false}, {0.05, 0.02, false}, {0.15, 0.1, true}, {0.4, 0.3, true}, {1, 1, true}};
+constexpr double kAlike = 0.05;  // relative: as fine as measurements are
 
 double FlopsPerSecond(const PlanWorker& worker) {
   return worker.flops_per_second > 0 ? worker.flops_per_second
                                      : kDefaultFlopsPerThread * std::max(worker.threads, 1);
 }
 
-bool Near(double a, double b, double share) {
-  return std::min(a, b) >= std::max(a, b) * (1 - share);
-}
+bool Near(double a, double b) { return std::min(a, b) >= std::max(a, b) * (1 - kAlike); }
 
-bool SimJoins(const std::optional<v1::SimDevice>& a, const std::optional<v1::SimDevice>& b,
-              double share) {
+bool SimJoins(const std::optional<v1::SimDevice>& a, const std::optional<v1::SimDevice>& b) {
   if (!a || !b) return a.has_value() == b.has_value();
-  return Near(a->flops_per_second(), b->flops_per_second(), share) &&
-         Near(a->forward_s(), b->forward_s(), share) &&
-         Near(a->recompute_s(), b->recompute_s(), share) &&
-         Near(a->backward_s(), b->backward_s(), share) && a->wire() == b->wire() &&
-         Near(a->link_bytes_per_second(), b->link_bytes_per_second(), share) &&
-         Near(a->link_latency_s(), b->link_latency_s(), share);
+  return Near(a->flops_per_second(), b->flops_per_second()) &&
+         Near(a->forward_s(), b->forward_s()) && Near(a->recompute_s(), b->recompute_s()) &&
+         Near(a->backward_s(), b->backward_s()) && a->wire() == b->wire() &&
+         Near(a->link_bytes_per_second(), b->link_bytes_per_second()) &&
+         Near(a->link_latency_s(), b->link_latency_s());
 }
 
 double Seconds(const MeasuredCost& cost) {
@@ -41,19 +28,18 @@ double Seconds(const MeasuredCost& cost) {
 }
 
 // Whether two workers take as long for the job's layers.
-bool AsFast(const PlanWorker& a, const PlanWorker& b, double share) {
+bool AsFast(const PlanWorker& a, const PlanWorker& b) {
   if (a.measured.empty() && b.measured.empty()) {
-    return Near(FlopsPerSecond(a), FlopsPerSecond(b), share);
+    return Near(FlopsPerSecond(a), FlopsPerSecond(b));
   }
-  if (a.measured.size() != b.measured.size()) return share >= 1;
+  if (a.measured.size() != b.measured.size()) return false;
   return std::all_of(a.measured.begin(), a.measured.end(), [&](const MeasuredCost& cost) {
     const MeasuredCost* other = FindCost(b.measured, cost.kind);
-    return other != nullptr ? Near(Seconds(cost), Seconds(*other), share) : share >= 1;
+    return other != nullptr && Near(Seconds(cost), Seconds(*other));
   });
 }
 
 void SlowDown(const std::vector<MeasuredCost>& worker, std::vector<MeasuredCost>* slowest) {
-  std::erase_if(*slowest, [&](const MeasuredCost& cost) { return !FindCost(worker, cost.kind); });
   for (MeasuredCost& cost : *slowest) {
     const MeasuredCost& other = *FindCost(worker, cost.kind);
     cost.forward_s = std::max(cost.forward_s, other.forward_s);
@@ -67,15 +53,13 @@ LinkSpeed LinkOf(const PlanWorker& worker) {
                                           : LinkSpeed{kLinkBytesPerSecond, kLinkLatencyS};
 }
 
-bool Joins(const PlanWorker& worker, const PlanWorker& leader, const Tolerance& tolerance) {
+bool Joins(const PlanWorker& worker, const PlanWorker& leader) {
+  if (worker.memory_limit_bytes != leader.memory_limit_bytes || worker.threads != leader.threads) {
+    return false;
+  }
   const LinkSpeed a = LinkOf(worker), b = LinkOf(leader);
-  return SimJoins(worker.sim, leader.sim, tolerance.speed) &&
-         AsFast(worker, leader, tolerance.speed) &&
-         Near(a.bytes_per_second, b.bytes_per_second, tolerance.speed) &&
-         Near(a.latency_s, b.latency_s, tolerance.speed) &&
-         Near(static_cast<double>(worker.memory_limit_bytes),
-              static_cast<double>(leader.memory_limit_bytes), tolerance.memory) &&
-         (tolerance.threads || worker.threads == leader.threads);
+  return SimJoins(worker.sim, leader.sim) && AsFast(worker, leader) &&
+         Near(a.bytes_per_second, b.bytes_per_second) && Near(a.latency_s, b.latency_s);
 }
 
 // 0 is none declared, or no limit.
@@ -91,12 +75,14 @@ void SlowDown(const v1::SimDevice& worker, v1::SimDevice* slowest) {
   slowest->set_link_latency_s(std::max(slowest->link_latency_s(), worker.link_latency_s()));
 }
 
-std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tolerance& tolerance) {
+}  // namespace
+
+std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers) {
   std::vector<WorkerClass> classes;
   for (size_t i = 0; i < workers.size(); ++i) {
     const PlanWorker& worker = workers[i];
     auto at = std::find_if(classes.begin(), classes.end(), [&](const WorkerClass& c) {
-      return Joins(worker, workers[c.workers[0]], tolerance);
+      return Joins(worker, workers[c.workers[0]]);
     });
     if (at == classes.end()) {
       classes.push_back({FlopsPerSecond(worker),
@@ -112,25 +98,9 @@ std::vector<WorkerClass> Group(const std::vector<PlanWorker>& workers, const Tol
     at->link.bytes_per_second = std::min(at->link.bytes_per_second, link.bytes_per_second);
     at->link.latency_s = std::max(at->link.latency_s, link.latency_s);
     at->flops_per_second = std::min(at->flops_per_second, FlopsPerSecond(worker));
-    at->memory_limit_bytes = std::min(at->memory_limit_bytes, worker.memory_limit_bytes);
     if (worker.sim) SlowDown(*worker.sim, &*at->sim);
     SlowDown(worker.measured, &at->measured);
-    at->threads = std::max(at->threads, worker.threads);  // more threads need more workspace
     at->workers.push_back(static_cast<int>(i));
-  }
-  return classes;
-}
-
-}  // namespace
-
-std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
-                                      int64_t max_states) {
-  std::vector<WorkerClass> classes;
-  for (const Tolerance& tolerance : kTolerances) {
-    classes = Group(workers, tolerance);
-    std::vector<int> sizes;
-    for (const WorkerClass& c : classes) sizes.push_back(static_cast<int>(c.workers.size()));
-    if (PartitionStates(sizes, num_stages) <= max_states) break;
   }
   return classes;
 }

@@ -17,23 +17,19 @@ inline constexpr double kLinkBytesPerSecond = 1.25e9;
 inline constexpr double kLinkLatencyS = 2e-4;
 
 struct WorkerClass {
-  double flops_per_second = 0;     // of the slowest in it
-  int64_t memory_limit_bytes = 0;  // of the smallest in it
+  double flops_per_second = 0;  // of the slowest in it
+  int64_t memory_limit_bytes = 0;
   int threads = 1;
   std::vector<int> workers;               // indices in the given list, ascending
   std::optional<v1::SimDevice> sim = {};  // the slowest of what its simulated workers declare
-  // Of the slowest; only what was measured for all of them.
+  // Of the slowest.
   std::vector<MeasuredCost> measured = {};
   LinkSpeed link = {kLinkBytesPerSecond, kLinkLatencyS};  // of the slowest in it
 };
 
 // Workers with the same threads and memory whose speeds and links differ by less than 5 %, which is
 // less than two measurements of one machine differ. Measured seconds of the job's layers, where
-// both have them, tell more than the speed in matrix products, which then does not count. Where
-// that makes so many classes that the partition of `num_stages` stages would take more than
-// `max_states` states, coarser ones, each as weak as its weakest worker: a plan stays valid, it may
-// only be slower.
-std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers, int num_stages,
-                                      int64_t max_states);
+// both have them, tell more than the speed in matrix products, which then does not count.
+std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers);
 
 }  // namespace headrace
