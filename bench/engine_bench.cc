@@ -152,8 +152,11 @@ class Engine {
     }
     mb.targets = targets_.data();
     mb.loss_scale = 1.0f / static_cast<float>(tokens());
+    double loss = 0;
+    mb.loss = &loss;
     model_->Forward(mb, ids, nullptr, kept.data());
-    return model_->Backward(mb, ids, kept.data(), nullptr, nullptr);
+    model_->Backward(mb, ids, kept.data(), nullptr, nullptr);
+    return loss;
   }
 
   void AddTie() {
@@ -166,7 +169,10 @@ class Engine {
   double Clip() {
     double sum = 0;
     for (const Parameter& p : model_->parameters()) {
-      if (!p.borrowed) sum += ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements());
+      if (p.borrowed) continue;
+      double squared = 0;
+      ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements(), &squared);
+      sum += squared;
     }
     const double clip = job_["training"]["clip_norm"];
     return clip > 0 ? std::min(1.0, clip / (std::sqrt(sum) + 1e-6)) : 1.0;

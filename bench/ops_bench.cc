@@ -26,14 +26,14 @@ double PeakFlops() {
 constexpr std::align_val_t kHugePage{2 << 20};
 
 struct Free {
-  void operator()(float* p) const { ::operator delete (p, kHugePage); }
+  void operator()(float* p) const { ::operator delete(p, kHugePage); }
 };
 using Floats = std::unique_ptr<float[], Free>;
 
 // Numbers in (−1, 1), in huge pages like an arena's.
 Floats Make(int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * 4;
-  Floats f(static_cast<float*>(::operator new (bytes, kHugePage)));
+  Floats f(static_cast<float*>(::operator new(bytes, kHugePage)));
   madvise(f.get(), bytes, MADV_HUGEPAGE);
   for (int64_t i = 0; i < count; ++i) {
     f[static_cast<size_t>(i)] = static_cast<float>(i * 7919 % 1999) / 1000.0f - 1.0f;
@@ -207,8 +207,8 @@ void LayerNormBackward(benchmark::State& state) {
   Floats gain = Make(kWidth), mean = Make(kTokens), rstd = Make(kTokens), dgain = Make(kWidth);
   Floats dbias = Make(kWidth);
   for (auto _ : state) {
-    ops->LayerNormBackward(dy.get(), x.get(), gain.get(), mean.get(), rstd.get(), dx.get(),
-                           dgain.get(), dbias.get(), kTokens, kWidth, false);
+    ops->LayerNormBackward(dy.get(), x.get(), gain.get(), mean.get(), rstd.get(), nullptr, dx.get(),
+                           dgain.get(), dbias.get(), kTokens, kWidth);
   }
   ReportFloats(state, 3 * kTokens * kWidth);
 }
@@ -217,8 +217,8 @@ void RmsNormBackward(benchmark::State& state) {
   Floats x = Make(kTokens * kWidth), dy = Make(kTokens * kWidth), dx = Make(kTokens * kWidth);
   Floats gain = Make(kWidth), rstd = Make(kTokens), dgain = Make(kWidth);
   for (auto _ : state) {
-    ops->RmsNormBackward(dy.get(), x.get(), gain.get(), rstd.get(), dx.get(), dgain.get(), kTokens,
-                         kWidth, false);
+    ops->RmsNormBackward(dy.get(), x.get(), gain.get(), rstd.get(), nullptr, dx.get(), dgain.get(),
+                         kTokens, kWidth);
   }
   ReportFloats(state, 3 * kTokens * kWidth);
 }
@@ -264,8 +264,9 @@ void CrossEntropy(benchmark::State& state) {
   auto ops = CreateCpuOps(1);
   Floats logits = Make(n * vocabulary);
   const std::vector<int32_t> targets(static_cast<size_t>(n), 1);
+  double loss = 0;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(ops->CrossEntropy(logits.get(), targets.data(), n, vocabulary));
+    ops->CrossEntropy(logits.get(), targets.data(), &loss, n, vocabulary);
   }
   ReportFloats(state, n * vocabulary);
 }
@@ -274,8 +275,9 @@ void CrossEntropyBackward(benchmark::State& state) {
   auto ops = CreateCpuOps(1);
   Floats logits = Make(n * vocabulary);
   const std::vector<int32_t> targets(static_cast<size_t>(n), 1);
+  double loss = 0;
   for (auto _ : state) {
-    ops->CrossEntropyBackward(logits.get(), targets.data(), n, vocabulary, 1.0f);
+    ops->CrossEntropyBackward(logits.get(), targets.data(), &loss, n, vocabulary, 1.0f);
   }
   ReportFloats(state, 2 * n * vocabulary);
 }
@@ -286,7 +288,8 @@ void SquaredNorm(benchmark::State& state) {
   const int64_t count = state.range(0);
   auto ops = CreateCpuOps(1);
   Floats x = Make(count);
-  for (auto _ : state) benchmark::DoNotOptimize(ops->SquaredNorm(x.get(), count));
+  double sum = 0;
+  for (auto _ : state) ops->SquaredNorm(x.get(), count, &sum);
   ReportFloats(state, count);
 }
 void AdamW(benchmark::State& state) {
@@ -294,8 +297,9 @@ void AdamW(benchmark::State& state) {
   auto ops = CreateCpuOps(1);
   Floats w = Make(count), g = Make(count), m = Make(count), v = Make(count);
   ops->Fill(v.get(), count, 1);
+  const UpdatedTensor updated{w.get(), g.get(), m.get(), v.get(), nullptr, count};
   for (auto _ : state) {
-    ops->AdamW(w.get(), g.get(), m.get(), v.get(), count, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f});
+    ops->AdamW({&updated, 1}, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f});
   }
   ReportFloats(state, 7 * count);
 }

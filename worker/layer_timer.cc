@@ -107,6 +107,7 @@ class TimedLayer {
     if (layer_.layers.front().kind == LayerKind::kEmbedding) input_ = tokens.data;
     mb_.shape = layer_.largest;
     mb_.targets = tokens.i32();
+    mb_.loss = &loss_;
     mb_.loss_scale = 1.0f / static_cast<float>(layer_.largest.tokens());
     return absl::OkStatus();
   }
@@ -115,6 +116,7 @@ class TimedLayer {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<StageModel> model_;
+  double loss_ = 0;
   MicroBatch mb_;
   const void* input_ = nullptr;
   float *output_ = nullptr, *output_gradient_ = nullptr, *input_gradient_ = nullptr;

@@ -126,6 +126,7 @@ class Training {
     const int64_t tokens = kSizes[0] * kLength;
     ids_ = Carve(ElementType::kInt32, tokens);
     targets_ = Carve(ElementType::kInt32, tokens);
+    number_ = Carve(ElementType::kFloat64, 1);
     kept_ = Carve(ElementType::kFloat32, WorkingSetBytes(shape_) / 4);
   }
 
@@ -137,7 +138,8 @@ class Training {
     for (const Parameter& p : model_->parameters()) {
       if (p.borrowed) continue;
       const int64_t count = p.gradient.elements();
-      result.squared_norm += machine_.ops()->SquaredNorm(p.gradient.f32(), count);
+      machine_.ops()->SquaredNorm(p.gradient.f32(), count, number_.f64());
+      result.squared_norm += ReadNumber();
       result.gradients.resize(result.gradients.size() + static_cast<size_t>(count));
       machine_.Read(result.gradients.data() + result.gradients.size() - count, p.gradient.data,
                     p.gradient.bytes());
@@ -174,9 +176,19 @@ class Training {
     }
     machine_.Write(ids_.data, ids.data(), mb.shape.tokens() * 4);
     machine_.Write(targets_.data, targets.data(), mb.shape.tokens() * 4);
+    const double zero = 0;
+    machine_.Write(number_.data, &zero, 8);
+    mb.loss = number_.f64();
     model_->Forward(mb, ids_.data, nullptr, nullptr);  // keeps nothing, as GPipe does …
     model_->Recompute(mb, ids_.data, kept_.data);      // … and forms it again
-    return model_->Backward(mb, ids_.data, kept_.data, nullptr, nullptr);
+    model_->Backward(mb, ids_.data, kept_.data, nullptr, nullptr);
+    return ReadNumber();
+  }
+
+  double ReadNumber() {
+    double number = 0;
+    machine_.Read(&number, number_.data, 8);
+    return number;
   }
 
   void JoinTie() {
@@ -192,6 +204,7 @@ class Training {
   std::unique_ptr<StageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   Tensor ids_, targets_, kept_;
+  Tensor number_;  // a loss or a norm
 };
 
 // |a − b| relative to |b|, over all elements.

@@ -110,9 +110,10 @@ class Trainer {
       }
       MicroBatch mb{.shape = {sequences, length}, .step = step, .micro_batch = index++};
       mb.targets = targets.data();
+      mb.loss = &loss;
       mb.loss_scale = 1.0f / static_cast<float>(batch * length);
       model_->Forward(mb, ids.data(), nullptr, kept_.data());
-      loss += model_->Backward(mb, ids.data(), kept_.data(), nullptr, nullptr);
+      model_->Backward(mb, ids.data(), kept_.data(), nullptr, nullptr);
       first += sequences;
     }
     AddTie();
@@ -122,7 +123,9 @@ class Trainer {
   double Norm() {
     double sum = 0;
     for (const Parameter& p : Owned()) {
-      sum += ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements());
+      double squared = 0;
+      ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements(), &squared);
+      sum += squared;
     }
     return std::sqrt(sum);
   }

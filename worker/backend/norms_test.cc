@@ -88,8 +88,8 @@ TEST_P(Norms, LayerNormBackwardMatchesFiniteDifferences) {
                     c.width, static_cast<float>(kEpsilon));
     const Doubles dgain0 = RandomValues(c.width, 5), dbias0 = RandomValues(c.width, 6);
     Buffer dx(c.n * c.width), dgain(dgain0), dbias(dbias0);
-    ops_->LayerNormBackward(fdy.data(), fx.data(), fg.data(), mean.data(), rstd.data(), dx.data(),
-                            dgain.data(), dbias.data(), c.n, c.width, false);
+    ops_->LayerNormBackward(fdy.data(), fx.data(), fg.data(), mean.data(), rstd.data(), nullptr,
+                            dx.data(), dgain.data(), dbias.data(), c.n, c.width);
     auto loss = [&](const Doubles& v, const Doubles& g, const Doubles& b) {
       return Dot(dy, LayerNormReference(v, g, b, c));
     };
@@ -104,10 +104,13 @@ TEST_P(Norms, LayerNormBackwardMatchesFiniteDifferences) {
         Plus(dbias0, NumericGradient([&](const Doubles& v) { return loss(x, gain, v); }, bias)),
         kBackwardBound, "dbias added " + c.Name());
     const Doubles residual = RandomValues(c.n * c.width, 7);
-    Buffer sum(residual);
+    Buffer sum(residual), passed(residual);
     ops_->LayerNormBackward(fdy.data(), fx.data(), fg.data(), mean.data(), rstd.data(), sum.data(),
-                            dgain.data(), dbias.data(), c.n, c.width, true);
+                            sum.data(), dgain.data(), dbias.data(), c.n, c.width);
     ExpectClose(sum, Plus(residual, want), kBackwardBound, "dx accumulated " + c.Name());
+    ops_->LayerNormBackward(fdy.data(), fx.data(), fg.data(), mean.data(), rstd.data(),
+                            passed.data(), dx.data(), dgain.data(), dbias.data(), c.n, c.width);
+    ExpectClose(dx, Plus(residual, want), kBackwardBound, "dx with a residual " + c.Name());
   }
 }
 
@@ -128,8 +131,8 @@ TEST_P(Norms, RmsNormBackwardMatchesFiniteDifferences) {
     Buffer fx(x), fg(gain), fdy(dy), y(c.n * c.width), rstd(c.n), dx(c.n * c.width), dgain(dgain0);
     ops_->RmsNorm(fx.data(), fg.data(), y.data(), rstd.data(), c.n, c.width,
                   static_cast<float>(kEpsilon));
-    ops_->RmsNormBackward(fdy.data(), fx.data(), fg.data(), rstd.data(), dx.data(), dgain.data(),
-                          c.n, c.width, false);
+    ops_->RmsNormBackward(fdy.data(), fx.data(), fg.data(), rstd.data(), nullptr, dx.data(),
+                          dgain.data(), c.n, c.width);
     auto loss = [&](const Doubles& v, const Doubles& g) {
       return Dot(dy, RmsNormReference(v, g, c));
     };
@@ -139,10 +142,13 @@ TEST_P(Norms, RmsNormBackwardMatchesFiniteDifferences) {
                 Plus(dgain0, NumericGradient([&](const Doubles& v) { return loss(x, v); }, gain)),
                 kBackwardBound, "dgain added " + c.Name());
     const Doubles residual = RandomValues(c.n * c.width, 7);
-    Buffer sum(residual);
-    ops_->RmsNormBackward(fdy.data(), fx.data(), fg.data(), rstd.data(), sum.data(), dgain.data(),
-                          c.n, c.width, true);
+    Buffer sum(residual), passed(residual);
+    ops_->RmsNormBackward(fdy.data(), fx.data(), fg.data(), rstd.data(), sum.data(), sum.data(),
+                          dgain.data(), c.n, c.width);
     ExpectClose(sum, Plus(residual, want), kBackwardBound, "dx accumulated " + c.Name());
+    ops_->RmsNormBackward(fdy.data(), fx.data(), fg.data(), rstd.data(), passed.data(), dx.data(),
+                          dgain.data(), c.n, c.width);
+    ExpectClose(dx, Plus(residual, want), kBackwardBound, "dx with a residual " + c.Name());
   }
 }
 
@@ -152,7 +158,7 @@ TEST_P(Norms, SquaredNormMatchesALongDoubleSum) {
     Buffer fx(x);
     long double want = 0;
     for (double v : x) want += static_cast<long double>(v) * v;
-    EXPECT_NEAR(ops_->SquaredNorm(fx.data(), count), static_cast<double>(want),
+    EXPECT_NEAR(SquaredNormOf(*ops_, fx.data(), count), static_cast<double>(want),
                 1e-13 * static_cast<double>(want))
         << "count " << count;
   }

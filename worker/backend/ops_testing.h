@@ -122,6 +122,19 @@ inline Doubles NumericGradient(const std::function<double(const Doubles&)>& loss
   return gradient;
 }
 
+// What the ops add to a loss, and put into sums.
+inline double LossOf(Ops& ops, ConstAct logits, const int32_t* targets, int64_t n,
+                     int64_t vocabulary) {
+  double loss = 0;
+  ops.CrossEntropy(logits, targets, &loss, n, vocabulary);
+  return loss;
+}
+inline double SquaredNormOf(Ops& ops, const float* x, int64_t count) {
+  double sum = 0;
+  ops.SquaredNorm(x, count, &sum);
+  return sum;
+}
+
 inline Doubles Plus(Doubles a, const Doubles& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
   return a;

@@ -48,19 +48,19 @@ void RunNorms(Ops& ops, int shift, const Sizes& s, Outputs* outputs) {
   Buffer dgain(RandomValues(s.width, 5), shift), dbias(RandomValues(s.width, 6), shift);
   ops.LayerNorm(x.data(), gain.data(), bias.data(), y.data(), mean.data(), rstd.data(), s.n,
                 s.width, 1e-5f);
-  ops.LayerNormBackward(dy.data(), x.data(), gain.data(), mean.data(), rstd.data(), dx.data(),
-                        dgain.data(), dbias.data(), s.n, s.width, false);
+  ops.LayerNormBackward(dy.data(), x.data(), gain.data(), mean.data(), rstd.data(), nullptr,
+                        dx.data(), dgain.data(), dbias.data(), s.n, s.width);
   (*outputs)["layer norm"] = BitsOf(y);
   (*outputs)["layer norm dx"] = BitsOf(dx);
   (*outputs)["layer norm dgain"] = BitsOf(dgain);
   (*outputs)["layer norm dbias"] = BitsOf(dbias);
   ops.RmsNorm(x.data(), gain.data(), y.data(), rstd.data(), s.n, s.width, 1e-5f);
-  ops.RmsNormBackward(dy.data(), x.data(), gain.data(), rstd.data(), dx.data(), dgain.data(), s.n,
-                      s.width, true);
+  ops.RmsNormBackward(dy.data(), x.data(), gain.data(), rstd.data(), dx.data(), dx.data(),
+                      dgain.data(), s.n, s.width);
   (*outputs)["rms norm"] = BitsOf(y);
   (*outputs)["rms norm dx"] = BitsOf(dx);
   (*outputs)["rms norm dgain"] = BitsOf(dgain);
-  (*outputs)["squared norm"] = BitsOf(ops.SquaredNorm(x.data(), count));
+  (*outputs)["squared norm"] = BitsOf(SquaredNormOf(ops, x.data(), count));
 }
 
 void RunElementwise(Ops& ops, int shift, const Sizes& s, Outputs* outputs) {
@@ -81,7 +81,8 @@ void RunElementwise(Ops& ops, int shift, const Sizes& s, Outputs* outputs) {
   (*outputs)["fill normal"] = BitsOf(y);
   Buffer w(RandomValues(count, 3), shift), m(Doubles(static_cast<size_t>(count), 0.1), shift + 16);
   Buffer v(Doubles(static_cast<size_t>(count), 0.2), shift);
-  ops.AdamW(w.data(), dy.data(), m.data(), v.data(), count, {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f});
+  const UpdatedTensor updated{w.data(), dy.data(), m.data(), v.data(), nullptr, count};
+  ops.AdamW({&updated, 1}, {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f});
   (*outputs)["adamw"] = BitsOf(w);
 }
 
@@ -101,8 +102,9 @@ void RunEmbedding(Ops& ops, int shift, const Sizes& s, Outputs* outputs) {
 void RunCrossEntropy(Ops& ops, int shift, const Sizes& s, Outputs* outputs) {
   const auto targets = RandomIds(s.n, 1, s.vocabulary);
   Buffer logits(RandomValues(s.n * s.vocabulary, 2, 5), shift);
-  (*outputs)["loss"] = BitsOf(ops.CrossEntropy(logits.data(), targets.data(), s.n, s.vocabulary));
-  ops.CrossEntropyBackward(logits.data(), targets.data(), s.n, s.vocabulary, 0.01f);
+  (*outputs)["loss"] = BitsOf(LossOf(ops, logits.data(), targets.data(), s.n, s.vocabulary));
+  double loss = 0;
+  ops.CrossEntropyBackward(logits.data(), targets.data(), &loss, s.n, s.vocabulary, 0.01f);
   (*outputs)["loss gradient"] = BitsOf(logits);
 }
 

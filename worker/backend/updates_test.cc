@@ -33,7 +33,8 @@ TEST_P(Updates, AdamWIsTorchs) {
                   static_cast<float>(correction1),
                   static_cast<float>(correction2),
                   static_cast<float>(kScale)};
-      ops_->AdamW(fw.data(), fg.data(), fm.data(), fv.data(), count, s);
+      const UpdatedTensor t{fw.data(), fg.data(), fm.data(), fv.data(), nullptr, count};
+      ops_->AdamW({&t, 1}, s);
       for (size_t i = 0; i < w.size(); ++i) {
         const double gi = kScale * g[i];
         w[i] *= 1 - lr * decay;
@@ -68,7 +69,9 @@ TEST_P(Updates, SgdIsTorchs) {
                   static_cast<float>(kScale),
                   c.nesterov,
                   step == 1};
-        ops_->Sgd(fw.data(), fg.data(), c.momentum == 0 ? nullptr : fb.data(), count, s);
+        float* const state = c.momentum == 0 ? nullptr : fb.data();
+        const UpdatedTensor t{fw.data(), fg.data(), state, nullptr, nullptr, count};
+        ops_->Sgd({&t, 1}, s);
         for (size_t i = 0; i < w.size(); ++i) {
           double d = kScale * g[i] + decay * w[i];
           if (c.momentum != 0) {
@@ -98,8 +101,9 @@ TEST_P(Updates, RmsPropIsTorchs) {
         RmsPropStep s{
             static_cast<float>(lr),      static_cast<float>(decay),    alpha,
             static_cast<float>(epsilon), static_cast<float>(momentum), static_cast<float>(kScale)};
-        ops_->RmsProp(fw.data(), fg.data(), fs.data(), momentum == 0 ? nullptr : fb.data(), count,
-                      s);
+        float* const state2 = momentum == 0 ? nullptr : fb.data();
+        const UpdatedTensor t{fw.data(), fg.data(), fs.data(), state2, nullptr, count};
+        ops_->RmsProp({&t, 1}, s);
         for (size_t i = 0; i < w.size(); ++i) {
           const double d = kScale * g[i] + decay * w[i];
           square[i] = alpha * square[i] + (1 - alpha) * d * d;

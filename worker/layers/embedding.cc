@@ -1,7 +1,6 @@
 // Layer 0: token ids to hidden states, with learned positions where the family has them.
 #include <utility>
 
-#include "worker/layers/carver.h"
 #include "worker/layers/layer.h"
 
 namespace headrace {
@@ -13,25 +12,24 @@ class Embedding : public Layer {
  public:
   using Layer::Layer;
 
-  double Forward(const LayerCall& call, const void* x, float* y, void* /*saved*/) override {
-    if (y == nullptr) return 0;  // nothing is saved
+  void Forward(const LayerCall& call, const void* x, Act y, void* /*saved*/) override {
+    if (y == nullptr) return;  // nothing is saved
     const MicroBatchShape& s = call.mb.shape;
     call.ops->Embedding(static_cast<const int32_t*>(x), weight(kTokens).value,
                         positions() ? weight(kPositions).value : nullptr, y, s.tokens(), s.length,
                         model_.width);
     Drop(call, DropoutSite::kEmbedding, model_.embedding_dropout, y, y);
-    return 0;
   }
 
-  double Backward(const LayerCall& call, const void* x, const void* /*saved*/, const float* dy,
-                  float* /*dx*/) override {
+  void Backward(const LayerCall& call, const void* x, const void* /*saved*/, ConstAct dy,
+                Act /*dx*/) override {
     const MicroBatchShape& s = call.mb.shape;
-    const float* gradient = Drop(call, DropoutSite::kEmbedding, model_.embedding_dropout, dy,
-                                 static_cast<float*>(call.workspace));
+    const Act dropped(call.workspace, call.ops->activation_type());
+    const ConstAct gradient =
+        Drop(call, DropoutSite::kEmbedding, model_.embedding_dropout, dy, dropped);
     call.ops->EmbeddingBackward(static_cast<const int32_t*>(x), gradient, weight(kTokens).gradient,
                                 positions() ? weight(kPositions).gradient : nullptr, s.tokens(),
                                 s.length, model_.width);
-    return 0;
   }
 
  private:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/layers/carver.h"
 #include "worker/layers/layer.h"
 
 namespace headrace {
@@ -13,15 +12,16 @@ namespace {
 
 // The temporaries of one block of rows, as plan/layer_spec.cc counts them.
 struct Block {
-  Block(const Model& m, int64_t rows, void* workspace) {
-    Carver carver(workspace);
-    logits = carver.Floats(rows * m.vocabulary);
-    hidden = carver.Floats(rows * m.width);
+  Block(const Model& m, const LayerCall& call, int64_t rows) {
+    Carver carver = call.Carve(call.workspace);
+    logits = carver.Acts(rows * m.vocabulary);
+    hidden = carver.Acts(rows * m.width);
     mean = m.family == ModelFamily::kGpt2 ? carver.Floats(rows) : nullptr;
     rstd = carver.Floats(rows);
   }
 
-  float *logits, *hidden /* the norm's output, then its gradient */, *mean, *rstd;
+  Act logits, hidden /* the norm's output, then its gradient */;
+  float *mean, *rstd;
 };
 
 class Head : public HeadLayer {
@@ -31,50 +31,51 @@ class Head : public HeadLayer {
         layer_norm_(model.family == ModelFamily::kGpt2),
         projection_(layer_norm_ ? 2 : 1) {}
 
-  double Forward(const LayerCall& call, const void* x, float* /*y*/, void* /*saved*/) override {
-    if (call.mb.training) return 0;
+  void Forward(const LayerCall& call, const void* x, Act /*y*/, void* /*saved*/) override {
+    if (call.mb.training) return;
     const int64_t n = call.mb.shape.tokens(), d = model_.width;
-    const Block block(model_, std::min(kHeadRows, n), call.workspace);
-    double loss = 0;
+    const Block block(model_, call, std::min(kHeadRows, n));
     for (int64_t first = 0; first < n; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, n - first);
-      Norm(*call.ops, static_cast<const float*>(x) + first * d, block, rows);
+      Norm(*call.ops, call.Hidden(x) + first * d, block, rows);
       Project(*call.ops, block.hidden, block.logits, rows);
-      loss +=
-          call.ops->CrossEntropy(block.logits, call.mb.targets + first, rows, model_.vocabulary);
+      call.ops->CrossEntropy(block.logits, call.mb.targets + first, call.mb.loss, rows,
+                             model_.vocabulary);
     }
-    return loss;
   }
 
-  double Backward(const LayerCall& call, const void* x, const void* /*saved*/, const float* /*dy*/,
-                  float* dx) override {
+  void Backward(const LayerCall& call, const void* x, const void* /*saved*/, ConstAct /*dy*/,
+                Act dx) override {
     const int64_t n = call.mb.shape.tokens(), d = model_.width, v = model_.vocabulary;
     const Weight& w = weight(projection_);
-    const Block block(model_, std::min(kHeadRows, n), call.workspace);
+    const Block block(model_, call, std::min(kHeadRows, n));
     Ops& ops = *call.ops;
-    double loss = 0;
     for (int64_t first = 0; first < n; first += kHeadRows) {
       const int64_t rows = std::min(kHeadRows, n - first);
-      const float* in = static_cast<const float*>(x) + first * d;
+      const ConstAct in = call.Hidden(x) + first * d;
       Norm(ops, in, block, rows);
       Project(ops, block.hidden, block.logits, rows);
-      loss += ops.CrossEntropyBackward(block.logits, call.mb.targets + first, rows, v,
-                                       call.mb.loss_scale);
+      ops.CrossEntropyBackward(block.logits, call.mb.targets + first, call.mb.loss, rows, v,
+                               call.mb.loss_scale);
       ops.LinearBackwardWeight(block.logits, block.hidden, w.gradient, nullptr, rows, d, v);
-      ops.LinearBackwardInput(block.logits, w.value, block.hidden, rows, d, v, false);
+      ops.LinearBackwardInput(block.logits, w, block.hidden, rows, d, v, false);
       BackwardNorm(ops, in, block, dx + first * d, rows);
     }
-    return loss;
   }
 
-  void Logits(const LayerCall& call, const float* x, float* logits) override {
-    const Block block(model_, 1, call.workspace);
+  void Logits(const LayerCall& call, ConstAct x, float* logits) override {
+    const Block block(model_, call, 1);
     Norm(*call.ops, x, block, 1);
-    Project(*call.ops, block.hidden, logits, 1);
+    Project(*call.ops, block.hidden, block.logits, 1);
+    if (block.logits.type() == ElementType::kBfloat16) {
+      call.ops->WidenBf16(block.logits.bf16(), logits, model_.vocabulary);
+    } else {
+      call.ops->Copy(block.logits.f32(), logits, model_.vocabulary);
+    }
   }
 
  private:
-  void Norm(Ops& ops, const float* x, const Block& block, int64_t rows) {
+  void Norm(Ops& ops, ConstAct x, const Block& block, int64_t rows) {
     const float epsilon = static_cast<float>(model_.norm_epsilon);
     if (layer_norm_) {
       ops.LayerNorm(x, weight(0).value, weight(1).value, block.hidden, block.mean, block.rstd, rows,
@@ -84,20 +85,19 @@ class Head : public HeadLayer {
     }
   }
 
-  void BackwardNorm(Ops& ops, const float* x, const Block& block, float* dx, int64_t rows) {
+  void BackwardNorm(Ops& ops, ConstAct x, const Block& block, Act dx, int64_t rows) {
     const int64_t d = model_.width;
     if (layer_norm_) {
-      ops.LayerNormBackward(block.hidden, x, weight(0).value, block.mean, block.rstd, dx,
-                            weight(0).gradient, weight(1).gradient, rows, d, false);
+      ops.LayerNormBackward(block.hidden, x, weight(0).value, block.mean, block.rstd, nullptr, dx,
+                            weight(0).gradient, weight(1).gradient, rows, d);
     } else {
-      ops.RmsNormBackward(block.hidden, x, weight(0).value, block.rstd, dx, weight(0).gradient,
-                          rows, d, false);
+      ops.RmsNormBackward(block.hidden, x, weight(0).value, block.rstd, nullptr, dx,
+                          weight(0).gradient, rows, d);
     }
   }
 
-  void Project(Ops& ops, const float* norm, float* logits, int64_t rows) {
-    ops.Linear(norm, weight(projection_).value, nullptr, logits, rows, model_.width,
-               model_.vocabulary);
+  void Project(Ops& ops, ConstAct norm, Act logits, int64_t rows) {
+    ops.Linear(norm, weight(projection_), nullptr, logits, rows, model_.width, model_.vocabulary);
   }
 
   const bool layer_norm_;

@@ -20,9 +20,8 @@ AttentionShape Layer::Attention(const MicroBatch& mb) const {
   return shape;
 }
 
-const float* Layer::Drop(const LayerCall& call, DropoutSite site, double p, const float* x,
-                         float* y) const {
-  if (!call.mb.training || p <= 0) return x;
+ConstAct Layer::Drop(const LayerCall& call, DropoutSite site, double p, ConstAct x, Act y) const {
+  if (!Drops(call, p)) return x;
   call.ops->Dropout(x, y, call.mb.shape.tokens() * model_.width, static_cast<float>(p),
                     Mask(call.mb, site));
   return y;

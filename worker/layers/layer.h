@@ -15,6 +15,7 @@
 
 #include "plan/layer_spec.h"
 #include "worker/backend/ops.h"
+#include "worker/layers/carver.h"
 #include "worker/layers/stage_model.h"
 
 namespace headrace {
@@ -23,12 +24,18 @@ namespace headrace {
 struct Weight {
   float* value = nullptr;
   float* gradient = nullptr;
+  uint16_t* half = nullptr;  // the value rounded to bfloat16, where the stage keeps it so
+
+  operator ConstWeight() const { return {value, half}; }  // NOLINT: as products take it
 };
 
 struct LayerCall {
   const MicroBatch& mb;
   Ops* ops = nullptr;
   void* workspace = nullptr;
+
+  ConstAct Hidden(const void* x) const { return {x, ops->activation_type()}; }
+  Carver Carve(const void* region) const { return {region, ops->activation_type()}; }
 };
 
 // Where in a layer a dropout mask falls: the last word of its random stream.
@@ -43,26 +50,26 @@ class Layer {
   virtual ~Layer() = default;
 
   // `x`: the input, token ids [tokens] or hidden states [tokens, width]. `y`: [tokens, width], or
-  // null where nobody needs the output: then only `saved` is filled. Returns the head's summed loss
-  // when not training; in training Backward has it.
-  virtual double Forward(const LayerCall& call, const void* x, float* y, void* saved) = 0;
+  // null where nobody needs the output: then only `saved` is filled. The head adds its summed loss
+  // to mb.loss when not training; in training Backward does.
+  virtual void Forward(const LayerCall& call, const void* x, Act y, void* saved) = 0;
   // Repeats Forward bit for bit.
-  virtual void Recompute(const LayerCall& call, const void* x, float* y, void* saved) {
+  virtual void Recompute(const LayerCall& call, const void* x, Act y, void* saved) {
     Forward(call, x, y, saved);
   }
   // Adds to parameter gradients and sets `dx` (unused by the embedding). `dy` is null for the head.
-  // dx and dy do not overlap. Returns the head's summed loss, 0 for other layers.
-  virtual double Backward(const LayerCall& call, const void* x, const void* saved, const float* dy,
-                          float* dx) = 0;
+  // dx and dy do not overlap. The head adds its summed loss to mb.loss.
+  virtual void Backward(const LayerCall& call, const void* x, const void* saved, ConstAct dy,
+                        Act dx) = 0;
 
  protected:
   // The stream of a mask: a pure function of (seed, step, micro-batch, layer, site).
   RandomStream Mask(const MicroBatch& mb, DropoutSite site) const;
   // Attention of this micro-batch, with its dropout when training.
   AttentionShape Attention(const MicroBatch& mb) const;
-  // y = dropout(x) when training with p > 0. Returns where the result is: x or y.
-  const float* Drop(const LayerCall& call, DropoutSite site, double p, const float* x,
-                    float* y) const;
+  static bool Drops(const LayerCall& call, double p) { return call.mb.training && p > 0; }
+  // y = dropout(x) where it Drops. Returns where the result is: x or y.
+  ConstAct Drop(const LayerCall& call, DropoutSite site, double p, ConstAct x, Act y) const;
   const Weight& weight(int i) const { return weights_[static_cast<size_t>(i)]; }
 
   const Model model_;
@@ -76,8 +83,8 @@ class Layer {
 class HeadLayer : public Layer {
  public:
   using Layer::Layer;
-  // Logits [vocabulary] of one hidden state x [width].
-  virtual void Logits(const LayerCall& call, const float* x, float* logits) = 0;
+  // Logits [vocabulary] of one hidden state x [width], in fp32.
+  virtual void Logits(const LayerCall& call, ConstAct x, float* logits) = 0;
 };
 
 // Rotary tables [context, head_size / 2], shared by the blocks of a stage.

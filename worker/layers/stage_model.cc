@@ -86,14 +86,14 @@ class StageModelImpl : public StageModel {
 
   void Initialise(uint64_t seed) override;
   std::vector<Parameter>& parameters() override { return parameters_; }
-  double Forward(const MicroBatch& mb, const void* input, float* output, void* kept) override {
-    return Run(mb, input, output, kept, false);
+  void Forward(const MicroBatch& mb, const void* input, Act output, void* kept) override {
+    Run(mb, input, output, kept, false);
   }
   void Recompute(const MicroBatch& mb, const void* input, void* kept) override {
     Run(mb, input, nullptr, kept, true);
   }
-  double Backward(const MicroBatch& mb, const void* input, const void* kept,
-                  const float* output_gradient, float* input_gradient) override;
+  void Backward(const MicroBatch& mb, const void* input, const void* kept, ConstAct output_gradient,
+                Act input_gradient) override;
   void Logits(const MicroBatch& mb, const void* input, int64_t position, float* logits) override;
   void ZeroGradients() override;
   void Observe(TensorObserver observer) override { observer_ = std::move(observer); }
@@ -102,17 +102,17 @@ class StageModelImpl : public StageModel {
   // Where one layer's tensors lie while a micro-batch goes through it.
   struct Place {
     void* saved = nullptr;
-    float* output = nullptr;
+    Act output;
   };
 
   void AddLayer(const LayerSpec& spec, RopeTables rope);
-  double Run(const MicroBatch& mb, const void* input, float* output, void* kept, bool recompute);
+  void Run(const MicroBatch& mb, const void* input, Act output, void* kept, bool recompute);
   // Sets places_, one for each layer: in `kept`, one after the other; without it, all layers save
   // to the same place in the workspace, which a layer is done with when the next begins, and
   // outputs take turns. Returns the workspace that is left for temporaries. The last layer's output
   // is the caller's.
   void* SetPlaces(const MicroBatchShape& shape, void* kept);
-  void Show(const MicroBatch& mb, size_t layer, const char* what, const float* data) const;
+  void Show(const MicroBatch& mb, size_t layer, const char* what, ConstAct data) const;
 
   const StageShape shape_;
   Ops* const ops_;
@@ -170,65 +170,61 @@ void* StageModelImpl::SetPlaces(const MicroBatchShape& shape, void* kept) {
   std::vector<Place>& places = places_;
   const int64_t elements = shape.tokens() * shape_.model.width;
   if (kept != nullptr) {
-    Carver carver(kept);
+    Carver carver(kept, ops_->activation_type());
     for (size_t i = 0; i < places.size(); ++i) {
       places[i].saved = carver.Bytes(SavedBytes(shape_.model, shape_.layers[i], shape));
-      places[i].output = i + 1 < places.size() ? carver.Floats(elements) : nullptr;
+      places[i].output = i + 1 < places.size() ? carver.Acts(elements) : Act();
     }
     return workspace_.data;
   }
-  Carver carver(workspace_.data);
-  float* outputs[2];
-  for (float*& output : outputs) output = carver.Floats(elements);
+  Carver carver(workspace_.data, ops_->activation_type());
+  Act outputs[2];
+  for (Act& output : outputs) output = carver.Acts(elements);
   int64_t saved_bytes = 0;
   for (const LayerSpec& layer : shape_.layers) {
     saved_bytes = std::max(saved_bytes, SavedBytes(shape_.model, layer, shape));
   }
   void* saved = carver.Bytes(saved_bytes);
   for (size_t i = 0; i < places.size(); ++i) {
-    places[i] = {saved, i + 1 < places.size() ? outputs[i % 2] : nullptr};
+    places[i] = {saved, i + 1 < places.size() ? outputs[i % 2] : Act()};
   }
   return carver.Bytes(0);
 }
 
-double StageModelImpl::Run(const MicroBatch& mb, const void* input, float* output, void* kept,
-                           bool recompute) {
+void StageModelImpl::Run(const MicroBatch& mb, const void* input, Act output, void* kept,
+                         bool recompute) {
   LayerCall call{mb, ops_, SetPlaces(mb.shape, kept)};
   places_.back().output = output;
-  double loss = 0;
   const void* x = input;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    float* y = places_[i].output;
+    const Act y = places_[i].output;
     if (recompute) {
       layers_[i]->Recompute(call, x, y, places_[i].saved);
     } else {
-      loss += layers_[i]->Forward(call, x, y, places_[i].saved);
+      layers_[i]->Forward(call, x, y, places_[i].saved);
       if (layers_[i].get() != head_) Show(mb, i, "output", y);
     }
-    x = y;
+    x = y.data();
   }
-  return loss;
 }
 
-double StageModelImpl::Backward(const MicroBatch& mb, const void* input, const void* kept,
-                                const float* output_gradient, float* input_gradient) {
+void StageModelImpl::Backward(const MicroBatch& mb, const void* input, const void* kept,
+                              ConstAct output_gradient, Act input_gradient) {
   assert(shape_.training);
   LayerCall call{mb, ops_, nullptr};
   SetPlaces(mb.shape, const_cast<void*>(kept));
-  Carver carver(workspace_.data);
-  float* gradients[2];
-  for (float*& g : gradients) g = carver.Floats(mb.shape.tokens() * shape_.model.width);
+  Carver carver(workspace_.data, ops_->activation_type());
+  Act gradients[2];
+  for (Act& g : gradients) g = carver.Acts(mb.shape.tokens() * shape_.model.width);
   call.workspace = carver.Bytes(0);
-  const float* dy = output_gradient;
-  double loss = 0;
+  ConstAct dy = output_gradient;
   for (size_t i = layers_.size(); i-- > 0;) {
-    const void* x = i == 0 ? input : places_[i - 1].output;
-    float* dx = i == 0 ? input_gradient : gradients[i % 2];
-    loss += layers_[i]->Backward(call, x, places_[i].saved, dy, dx);
+    const void* x = i == 0 ? input : places_[i - 1].output.data();
+    const Act dx = i == 0 ? input_gradient : gradients[i % 2];
+    layers_[i]->Backward(call, x, places_[i].saved, dy, dx);
     if (shape_.layers[i].kind != LayerKind::kEmbedding) Show(mb, i, "input gradient", dx);
     dy = dx;
   }
-  return loss;
 }
 
 void StageModelImpl::Logits(const MicroBatch& mb, const void* input, int64_t position,
@@ -238,10 +234,9 @@ void StageModelImpl::Logits(const MicroBatch& mb, const void* input, int64_t pos
   const void* x = input;
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
     layers_[i]->Forward(call, x, places_[i].output, places_[i].saved);
-    x = places_[i].output;
+    x = places_[i].output.data();
   }
-  const float* row = static_cast<const float*>(x) + position * shape_.model.width;
-  head_->Logits(call, row, logits);
+  head_->Logits(call, call.Hidden(x) + position * shape_.model.width, logits);
 }
 
 void StageModelImpl::ZeroGradients() {
@@ -249,10 +244,10 @@ void StageModelImpl::ZeroGradients() {
 }
 
 void StageModelImpl::Show(const MicroBatch& mb, size_t layer, const char* what,
-                          const float* data) const {
+                          ConstAct data) const {
   if (!observer_) return;
   const Tensor tensor{
-      const_cast<float*>(data), ElementType::kFloat32, {mb.shape.tokens(), shape_.model.width}};
+      const_cast<void*>(data.data()), data.type(), {mb.shape.tokens(), shape_.model.width}};
   observer_(absl::StrCat("micro-batch ", mb.micro_batch, " layer ", shape_.layers[layer].index, " ",
                          what),
             tensor);
@@ -282,9 +277,8 @@ absl::StatusOr<std::unique_ptr<StageModel>> StageModel::Create(const StageShape&
   HEADRACE_ASSIGN_OR_RETURN(std::vector<Parameter> parameters,
                             ParameterCarver(shape, arena).Carve());
   HEADRACE_ASSIGN_OR_RETURN(const RopeTables rope, CarveRope(shape, arena, ops));
-  const int64_t bytes =
-      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
-                          shape.recomputes);
+  const int64_t bytes = StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads,
+                                            shape.training, shape.recomputes);
   HEADRACE_ASSIGN_OR_RETURN(
       const Tensor workspace,
       arena->Carve(MemoryKind::kWorkspace, "workspace", ElementType::kFloat32, {bytes / 4}));

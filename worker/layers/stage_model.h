@@ -30,14 +30,18 @@ struct MicroBatch {
   uint64_t seed = 0;  // dropout is a function of (seed, step, micro_batch, layer)
   int64_t step = 0;
   int64_t micro_batch = 0;
-  bool training = true;              // false: no dropout
-  const int32_t* targets = nullptr;  // last stage, evaluation and backward: [tokens]
+  bool training = true;  // false: no dropout
+  // Last stage, evaluation and backward; both in the backend's memory.
+  const int32_t* targets = nullptr;  // [tokens]
+  double* loss = nullptr;            // the summed loss (nats) is added to it
   float loss_scale = 0;              // last stage, backward: 1 / tokens of the whole mini-batch
 };
 
 // Called with each tensor of interest while hashing for `verify`; null otherwise.
 using TensorObserver = std::function<void(std::string_view name, const Tensor& tensor)>;
 
+// Activations that go in and out (`input` of a stage > 0, `output`, both gradients) are of the ops'
+// activation_type. No call waits for the backend.
 class StageModel {
  public:
   // Carves weights, gradients and workspace out of `arena`, which must outlive the model, as `ops`.
@@ -56,18 +60,18 @@ class StageModel {
 
   // `input`: token ids [tokens] on stage 0, else [tokens, width]. `output`: [tokens, width];
   // ignored on the last stage. `kept`: null, or WorkingSetBytes(shape) bytes to keep what Backward
-  // needs. Returns the summed loss (nats) of an evaluation (mb.training false) on the last stage,
-  // else 0: in training Backward forms the logits, and so the loss.
-  virtual double Forward(const MicroBatch& mb, const void* input, float* output, void* kept) = 0;
+  // needs. The last stage adds the loss of an evaluation (mb.training false) to mb.loss; in
+  // training Backward does, which forms the logits.
+  virtual void Forward(const MicroBatch& mb, const void* input, Act output, void* kept) = 0;
   // Forward again, only to fill `kept`.
   virtual void Recompute(const MicroBatch& mb, const void* input, void* kept) = 0;
   // Adds to parameter gradients. `output_gradient` [tokens, width], null on the last stage;
-  // `input_gradient` [tokens, width], null on stage 0. Returns the summed loss (nats) on the last
-  // stage, 0 elsewhere.
-  virtual double Backward(const MicroBatch& mb, const void* input, const void* kept,
-                          const float* output_gradient, float* input_gradient) = 0;
+  // `input_gradient` [tokens, width], null on stage 0. The last stage adds the loss to mb.loss.
+  virtual void Backward(const MicroBatch& mb, const void* input, const void* kept,
+                        ConstAct output_gradient, Act input_gradient) = 0;
 
-  // Last stage: logits [vocabulary] of token `position` of a forward-only pass; for `generate`.
+  // Last stage: logits [vocabulary], fp32 in the backend's memory, of token `position` of a
+  // forward-only pass; for `generate`.
   virtual void Logits(const MicroBatch& mb, const void* input, int64_t position, float* logits) = 0;
 
   virtual void ZeroGradients() = 0;

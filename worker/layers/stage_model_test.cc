@@ -49,6 +49,12 @@ struct Stage {
   std::unique_ptr<StageModel> model;
 };
 
+double SquaredNormOf(Ops& ops, const float* x, int64_t count) {
+  double sum = 0;
+  ops.SquaredNorm(x, count, &sum);
+  return sum;
+}
+
 enum class Keep { kAll, kBoundary };
 
 // The stages of one model in one process, and one mini-batch at a time through them.
@@ -81,8 +87,9 @@ class Pipeline {
     for (int64_t m = 0; m < 2; ++m) loss += MicroBatchStep(step, m, keep);
     Tie();
     for (Parameter* p : Owned()) {
-      ops_->Sgd(p->weight.f32(), p->gradient.f32(), nullptr, p->weight.elements(),
-                {.learning_rate = 0.5f});
+      const UpdatedTensor updated{
+          .w = p->weight.f32(), .g = p->gradient.f32(), .count = p->weight.elements()};
+      ops_->Sgd({&updated, 1}, {.learning_rate = 0.5f});
     }
     SendTiedWeight();
     return loss;
@@ -119,9 +126,10 @@ class Pipeline {
       ids[i] = static_cast<int32_t>((i * 7 + m * 5 + step) % model.vocabulary);
       targets[i] = static_cast<int32_t>((i * 11 + m + step * 3) % model.vocabulary);
     }
-    mb.targets = targets.data();
-
     double loss = 0;
+    mb.targets = targets.data();
+    mb.loss = &loss;
+
     std::vector<std::vector<float>> boundaries;
     std::vector<std::vector<Line>> kept;
     for (size_t k = 0; k < stages_.size(); ++k) {
@@ -136,8 +144,8 @@ class Pipeline {
       const void* input = Input(ids, boundaries, k);
       if (keep == Keep::kBoundary) stage.Recompute(mb, input, kept[k].data());
       dx.assign(shape.tokens() * model.width, 0);
-      loss += stage.Backward(mb, input, kept[k].data(), dy.empty() ? nullptr : dy.data(),
-                             k == 0 ? nullptr : dx.data());
+      stage.Backward(mb, input, kept[k].data(), dy.empty() ? nullptr : dy.data(),
+                     k == 0 ? nullptr : dx.data());
       dy.swap(dx);
     }
     return loss;
@@ -233,7 +241,7 @@ TEST(StageModel, CarvesWhatThePlanPredictsAndStaysInside) {
       pipeline.Step(1, Keep::kAll);
       pipeline.Step(2, Keep::kBoundary);
       for (const Tensor& guard : guards)
-        EXPECT_EQ(pipeline.ops().SquaredNorm(guard.f32(), 4096), 0);
+        EXPECT_EQ(SquaredNormOf(pipeline.ops(), guard.f32(), 4096), 0);
     }
   }
 }
@@ -257,7 +265,7 @@ TEST(StageModel, InitialisesAsTheSpecsSay) {
   Pipeline pipeline(model, {0, 2, 4});
   for (const Parameter* p : pipeline.Owned()) {
     const int64_t n = p->weight.elements();
-    const double mean_square = pipeline.ops().SquaredNorm(p->weight.f32(), n) / n;
+    const double mean_square = SquaredNormOf(pipeline.ops(), p->weight.f32(), n) / n;
     const double expected = p->spec.init == Init::kNormal ? p->spec.init_std * p->spec.init_std
                             : p->spec.init == Init::kOne  ? 1
                                                           : 0;
@@ -274,12 +282,13 @@ TEST(StageModel, LogitsGiveTheLossOfTheirToken) {
     std::iota(ids.begin(), ids.end(), 3);
     std::iota(targets.begin(), targets.end(), 4);
     mb.targets = targets.data();
-    const double loss = stage.Forward(mb, ids.data(), nullptr, nullptr);
-    double sum = 0;
+    double loss = 0, sum = 0;
+    mb.loss = &loss;
+    stage.Forward(mb, ids.data(), nullptr, nullptr);
     for (int64_t position = 0; position < kLength; ++position) {
       std::vector<float> logits(model.vocabulary);
       stage.Logits(mb, ids.data(), position, logits.data());
-      sum += pipeline.ops().CrossEntropy(logits.data(), &targets[position], 1, model.vocabulary);
+      pipeline.ops().CrossEntropy(logits.data(), &targets[position], &sum, 1, model.vocabulary);
     }
     EXPECT_NEAR(sum / loss, 1, 1e-6);
   }

@@ -78,20 +78,25 @@ class Trainer {
 
   double Step(int64_t step) {
     MicroBatch mb{.shape = stage_.largest, .step = step, .targets = ids_.data()};
+    double loss = 0;
+    mb.loss = &loss;
     mb.loss_scale = 1.0f / static_cast<float>(mb.shape.tokens());
     model_->ZeroGradients();
     model_->Forward(mb, ids_.data(), nullptr, kept_.data);
-    const double loss = model_->Backward(mb, ids_.data(), kept_.data, nullptr, nullptr);
+    model_->Backward(mb, ids_.data(), kept_.data, nullptr, nullptr);
     model_->Forward(mb, ids_.data(), nullptr, nullptr);
     model_->Recompute(mb, ids_.data(), kept_.data);
     model_->Backward(mb, ids_.data(), kept_.data, nullptr, nullptr);
     double norm = 0;
     for (const Parameter& p : model_->parameters()) {
-      norm += ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements());
+      double squared = 0;
+      ops_->SquaredNorm(p.gradient.f32(), p.gradient.elements(), &squared);
+      norm += squared;
     }
     optimizer_->Step(step, norm > 0 ? 1 : 0);
     mb.training = false;
-    return loss + model_->Forward(mb, ids_.data(), nullptr, nullptr);
+    model_->Forward(mb, ids_.data(), nullptr, nullptr);
+    return loss;
   }
 
  private:

@@ -10,6 +10,8 @@ namespace headrace {
 struct GroupConstants {
   double weight_decay = 0;
   double learning_rate_scale = 1;
+
+  friend bool operator==(const GroupConstants&, const GroupConstants&) = default;
 };
 
 // What the first matching group leaves unsaid is as if none matched: the optimizer's weight decay

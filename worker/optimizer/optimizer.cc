@@ -19,54 +19,54 @@ constexpr double kBeta2 = 0.999;
 constexpr double kEpsilon = 1e-8;
 constexpr double kAlpha = 0.99;
 
-// A parameter with what the optimizer keeps for it.
-struct Updated {
-  Parameter* parameter = nullptr;
+// Parameters that are updated with the same constants, and so in one call.
+struct Group {
   GroupConstants constants;
-  std::vector<Tensor> moments;
-
-  float* weight() const { return parameter->weight.f32(); }
-  const float* gradient() const { return parameter->gradient.f32(); }
-  int64_t count() const { return parameter->weight.elements(); }
-  float* moment(size_t i) const { return i < moments.size() ? moments[i].f32() : nullptr; }
+  std::vector<UpdatedTensor> tensors;
 };
+
+std::vector<UpdatedTensor>& TensorsOf(const GroupConstants& constants, std::vector<Group>* groups) {
+  for (Group& group : *groups) {
+    if (group.constants == constants) return group.tensors;
+  }
+  groups->push_back({constants, {}});
+  return groups->back().tensors;
+}
 
 class OptimizerImpl : public Optimizer {
  public:
-  OptimizerImpl(const v1::TrainingSpec& training, std::vector<Updated> updated, Ops* ops)
-      : training_(training), updated_(std::move(updated)), ops_(ops) {}
+  OptimizerImpl(const v1::TrainingSpec& training, std::vector<Group> groups, Ops* ops)
+      : training_(training), groups_(std::move(groups)), ops_(ops) {}
 
   void Step(int64_t step, double gradient_scale) override {
     const double rate = LearningRate(training_, step);
-    for (const Updated& u : updated_) Update(u, step, rate, static_cast<float>(gradient_scale));
+    for (const Group& g : groups_) Update(g, step, rate, static_cast<float>(gradient_scale));
   }
 
  private:
-  void Update(const Updated& u, int64_t step, double rate, float gradient_scale) {
+  void Update(const Group& g, int64_t step, double rate, float gradient_scale) {
     const v1::OptimizerSpec& spec = training_.optimizer();
-    const float learning_rate = static_cast<float>(rate * u.constants.learning_rate_scale);
-    const float weight_decay = static_cast<float>(u.constants.weight_decay);
+    const float learning_rate = static_cast<float>(rate * g.constants.learning_rate_scale);
+    const float weight_decay = static_cast<float>(g.constants.weight_decay);
     const float epsilon = static_cast<float>(spec.has_epsilon() ? spec.epsilon() : kEpsilon);
     const float momentum = static_cast<float>(spec.momentum());
     switch (spec.kind()) {
       case v1::OPTIMIZER_KIND_SGD:
-        return ops_->Sgd(u.weight(), u.gradient(), u.moment(0), u.count(),
-                         {.learning_rate = learning_rate,
-                          .weight_decay = weight_decay,
-                          .momentum = momentum,
-                          .gradient_scale = gradient_scale,
-                          .nesterov = spec.nesterov(),
-                          .first = step == 1});
+        return ops_->Sgd(g.tensors, {.learning_rate = learning_rate,
+                                     .weight_decay = weight_decay,
+                                     .momentum = momentum,
+                                     .gradient_scale = gradient_scale,
+                                     .nesterov = spec.nesterov(),
+                                     .first = step == 1});
       case v1::OPTIMIZER_KIND_RMSPROP:
-        return ops_->RmsProp(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(),
-                             {.learning_rate = learning_rate,
-                              .weight_decay = weight_decay,
-                              .alpha = spec.has_alpha() ? spec.alpha() : kAlpha,
-                              .epsilon = epsilon,
-                              .momentum = momentum,
-                              .gradient_scale = gradient_scale});
+        return ops_->RmsProp(g.tensors, {.learning_rate = learning_rate,
+                                         .weight_decay = weight_decay,
+                                         .alpha = spec.has_alpha() ? spec.alpha() : kAlpha,
+                                         .epsilon = epsilon,
+                                         .momentum = momentum,
+                                         .gradient_scale = gradient_scale});
       default:
-        return AdamW(u, step,
+        return AdamW(g, step,
                      {.learning_rate = learning_rate,
                       .epsilon = epsilon,
                       .weight_decay = weight_decay,
@@ -74,7 +74,7 @@ class OptimizerImpl : public Optimizer {
     }
   }
 
-  void AdamW(const Updated& u, int64_t step, AdamWStep constants) {
+  void AdamW(const Group& g, int64_t step, AdamWStep constants) {
     const v1::OptimizerSpec& spec = training_.optimizer();
     const double beta1 = spec.has_beta1() ? spec.beta1() : kBeta1;
     const double beta2 = spec.has_beta2() ? spec.beta2() : kBeta2;
@@ -82,11 +82,11 @@ class OptimizerImpl : public Optimizer {
     constants.beta2 = beta2;
     constants.bias_correction1 = static_cast<float>(1 - std::pow(beta1, static_cast<double>(step)));
     constants.bias_correction2 = static_cast<float>(1 - std::pow(beta2, static_cast<double>(step)));
-    ops_->AdamW(u.weight(), u.gradient(), u.moment(0), u.moment(1), u.count(), constants);
+    ops_->AdamW(g.tensors, constants);
   }
 
   const v1::TrainingSpec training_;
-  const std::vector<Updated> updated_;
+  const std::vector<Group> groups_;
   Ops* const ops_;
 };
 
@@ -120,20 +120,23 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const v1::TrainingS
                                                              std::vector<Parameter>* parameters,
                                                              Arena* arena, Ops* ops) {
   const int64_t num_moments = OptimizerMoments(training.optimizer());
-  std::vector<Updated> updated;
+  std::vector<Group> groups;
   for (Parameter& parameter : *parameters) {
     if (parameter.borrowed) continue;
-    Updated u{&parameter, ConstantsFor(training.optimizer(), parameter.spec), {}};
+    UpdatedTensor tensor{.w = parameter.weight.f32(),
+                         .g = parameter.gradient.f32(),
+                         .count = parameter.weight.elements()};
     for (int64_t i = 0; i < num_moments; ++i) {
       HEADRACE_ASSIGN_OR_RETURN(
-          Tensor moment, arena->Carve(MemoryKind::kOptimizer,
-                                      absl::StrCat("moment ", i + 1, " of ", parameter.spec.name),
-                                      ElementType::kFloat32, parameter.spec.shape));
-      u.moments.push_back(std::move(moment));
+          const Tensor moment,
+          arena->Carve(MemoryKind::kOptimizer,
+                       absl::StrCat("moment ", i + 1, " of ", parameter.spec.name),
+                       ElementType::kFloat32, parameter.spec.shape));
+      (i == 0 ? tensor.state : tensor.state2) = moment.f32();
     }
-    updated.push_back(std::move(u));
+    TensorsOf(ConstantsFor(training.optimizer(), parameter.spec), &groups).push_back(tensor);
   }
-  return std::make_unique<OptimizerImpl>(training, std::move(updated), ops);
+  return std::make_unique<OptimizerImpl>(training, std::move(groups), ops);
 }
 
 }  // namespace headrace

@@ -1,11 +1,12 @@
-// What stands between links and layers where boundaries travel as bfloat16
-// (pipeline.boundary_dtype): layers compute in fp32, so what arrived is widened before they read
-// it, and what they wrote is narrowed before it leaves.
+// What stands between links and layers where boundaries travel in another type
+// (pipeline.boundary_dtype) than layers compute in (Ops::activation_type): what arrived is
+// converted before they read it, and what they wrote before it leaves.
 //
 //   link ─▶ slot bf16 ─widen─▶ buffer fp32 ─▶ layers ─▶ buffer fp32 ─narrow─▶ slot bf16 ─▶ link
 //
-// With fp32 boundaries the layers read and write the slots themselves, and this costs nothing.
-// Owned by the compute thread.
+// and the other way about for bfloat16 activations with fp32 boundaries, where leaving is exact.
+// With one type the layers read and write the slots themselves, and this costs nothing. Owned by
+// the compute thread.
 #pragma once
 
 #include <memory>
@@ -25,27 +26,28 @@ class BoundaryCodec {
   static absl::StatusOr<std::unique_ptr<BoundaryCodec>> Create(const StageShape& shape,
                                                                Arena* arena, Ops* ops);
 
-  // The stage's input as the layers read it: `boundary` as it is (token ids, or fp32), or
-  // `elements` of it widened. Valid until the next call.
+  // The stage's input as the layers read it: `boundary` as it is (token ids, or activations), or
+  // `elements` of it converted. Valid until the next call.
   const void* Input(const void* boundary, int64_t elements);
   // The gradient that arrived from downstream, likewise; null if none did (last stage).
-  const float* OutputGradient(const Tensor& arrived);
+  ConstAct OutputGradient(const Tensor& arrived);
 
   // Where the layers write what `outgoing` is to carry: its own memory, or a buffer that Close then
-  // narrows into it. Null if it has none (the last stage's output, the first stage's gradient).
-  float* Output(const Tensor& outgoing);
-  float* InputGradient(const Tensor& outgoing);
+  // converts into it. Null if it has none (the last stage's output, the first stage's gradient).
+  Act Output(const Tensor& outgoing);
+  Act InputGradient(const Tensor& outgoing);
   // To be called once the layers have written `outgoing`'s numbers to `written`.
-  void Close(const float* written, const Tensor& outgoing);
+  void Close(ConstAct written, const Tensor& outgoing);
 
  private:
   explicit BoundaryCodec(Ops* ops) : ops_(ops) {}
+  void Convert(ConstAct from, Act to, int64_t elements);
 
   Ops* const ops_;
   // Null: nothing to convert there.
-  float* input_ = nullptr;           // stage > 0
-  float* input_gradient_ = nullptr;  // stage > 0, training
-  float* output_ = nullptr;          // stage < K−1: its output in F, the gradient of that in B
+  Act input_;           // stage > 0
+  Act input_gradient_;  // stage > 0, training
+  Act output_;          // stage < K−1: its output in F, the gradient of that in B
 };
 
 }  // namespace headrace

@@ -54,10 +54,11 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
     HEADRACE_ASSIGN_OR_RETURN(kept, parts_.stash->OpenWorkingSet(m));
   }
   double loss = 0;
+  mb.loss = &loss;
   {
     TimedSpan evaluate(parts_.exchange, v1::SPAN_KIND_EVALUATE);
-    float* const y = parts_.codec->Output(output.tensor);
-    loss = parts_.model->Forward(
+    const Act y = parts_.codec->Output(output.tensor);
+    parts_.model->Forward(
         mb, parts_.codec->Input(input, mb.shape.tokens() * job_.shape.model.width), y, kept);
     parts_.codec->Close(y, output.tensor);
   }

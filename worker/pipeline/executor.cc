@@ -1,5 +1,6 @@
 #include "worker/pipeline/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,7 @@ absl::StatusOr<StepOutcome> Executor::RunStep(int64_t step) {
 
 absl::Status Executor::RunActions() {
   exchange_.MoveTo({step_, -1});
+  std::fill(losses_.begin(), losses_.end(), 0.0);
   if (job_.hash_tensors) {
     model_.Observe([this](std::string_view name, const Tensor& t) { hasher_.Add(name, t); });
   }
@@ -110,8 +112,8 @@ absl::Status Executor::Forward(int m) {
   exchange_.Record("forward");
   {
     TimedSpan forward(&exchange_, v1::SPAN_KIND_FORWARD, &times_.compute);
-    float* const y = codec_.Output(output.tensor);
-    model_.Forward(Describe(m), Widened(m, input), y, kept);
+    const Act y = codec_.Output(output.tensor);
+    model_.Forward(Describe(m), Converted(m, input), y, kept);
     codec_.Close(y, output.tensor);
   }
   if (job_.last()) return absl::OkStatus();
@@ -122,7 +124,7 @@ absl::Status Executor::Recompute(int m) {
   HEADRACE_ASSIGN_OR_RETURN(void* kept, stash_.OpenWorkingSet(m));
   exchange_.Record("recompute");
   TimedSpan recompute(&exchange_, v1::SPAN_KIND_RECOMPUTE, &times_.recompute);
-  model_.Recompute(Describe(m), Widened(m, stash_.boundary(m)), kept);
+  model_.Recompute(Describe(m), Converted(m, stash_.boundary(m)), kept);
   return absl::OkStatus();
 }
 
@@ -140,10 +142,9 @@ absl::Status Executor::Backward(int m) {
   exchange_.Record("backward");
   {
     TimedSpan backward(&exchange_, v1::SPAN_KIND_BACKWARD, &times_.compute);
-    float* const dx = codec_.InputGradient(input_gradient.tensor);
-    losses_[m] =
-        model_.Backward(Describe(m), Widened(m, stash_.boundary(m)), stash_.working_set(m),
-                        codec_.OutputGradient(output_gradient.tensor), dx);
+    const Act dx = codec_.InputGradient(input_gradient.tensor);
+    model_.Backward(Describe(m), Converted(m, stash_.boundary(m)), stash_.working_set(m),
+                    codec_.OutputGradient(output_gradient.tensor), dx);
     codec_.Close(dx, input_gradient.tensor);
   }
   stash_.Release(m);
@@ -166,7 +167,7 @@ absl::StatusOr<const void*> Executor::TakeBoundary(int m) {
   return stash_.boundary(m);
 }
 
-const void* Executor::Widened(int m, const void* boundary) {
+const void* Executor::Converted(int m, const void* boundary) {
   return codec_.Input(boundary, job_.micro_batches[m].tokens() * job_.shape.model.width);
 }
 
@@ -180,6 +181,7 @@ MicroBatch Executor::Describe(int m) {
     parts_.sampler->Training(step_, job_.first_sequence[m], mb.shape.sequences, nullptr,
                              targets_.data());
     mb.targets = targets_.data();
+    mb.loss = &losses_[m];
     mb.loss_scale = static_cast<float>(1.0 / static_cast<double>(job_.tokens()));
   }
   return mb;

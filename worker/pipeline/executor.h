@@ -67,7 +67,7 @@ class Executor {
   // sent.
   absl::StatusOr<const void*> TakeBoundary(int m);
   // The same as the layers read it.
-  const void* Widened(int m, const void* boundary);
+  const void* Converted(int m, const void* boundary);
   // `m` as the layers see it; on the last stage with its targets.
   MicroBatch Describe(int m);
   // Mean over all tokens, of the sums of micro-batches added in ascending order.

@@ -35,19 +35,17 @@ class FakeModel final : public StageModel {
 
   void Initialise(uint64_t) override {}
   std::vector<Parameter>& parameters() override { return parameters_; }
-  double Forward(const MicroBatch& mb, const void* input, float* output, void* kept) override {
+  void Forward(const MicroBatch& mb, const void* input, Act output, void* kept) override {
     log_->push_back(absl::StrCat(mb.training ? "F" : "E", mb.micro_batch, kept ? " keep" : ""));
-    output[0] = static_cast<const float*>(input)[0] + 1;
-    return 0;
+    output.f32()[0] = static_cast<const float*>(input)[0] + 1;
   }
   void Recompute(const MicroBatch& mb, const void*, void* kept) override {
     log_->push_back(absl::StrCat("R", mb.micro_batch, kept ? " keep" : ""));
   }
-  double Backward(const MicroBatch& mb, const void* input, const void* kept,
-                  const float* output_gradient, float* input_gradient) override {
+  void Backward(const MicroBatch& mb, const void* input, const void* kept, ConstAct output_gradient,
+                Act input_gradient) override {
     log_->push_back(absl::StrCat("B", mb.micro_batch, kept ? " kept" : ""));
-    input_gradient[0] = output_gradient[0] * static_cast<const float*>(input)[0];
-    return 0;
+    input_gradient.f32()[0] = output_gradient.f32()[0] * static_cast<const float*>(input)[0];
   }
   void Logits(const MicroBatch&, const void*, int64_t, float*) override {}
   void ZeroGradients() override { log_->push_back("zero"); }

@@ -54,7 +54,8 @@ class Run {
         Outgoing output, parts_.exchange->Prepare(v1::MESSAGE_KIND_EVAL_ACTIVATION,
                                                   {mb.shape.tokens(), job_.shape.model.width}));
     parts_.exchange->Record("forward");
-    parts_.model->Forward(mb, parts_.stash->boundary(0), output.tensor.f32(), nullptr);
+    const Tensor& y = output.tensor;
+    parts_.model->Forward(mb, parts_.stash->boundary(0), {y.data, y.type}, nullptr);
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));
     if (!job_.first()) return absl::OkStatus();
     HEADRACE_ASSIGN_OR_RETURN(const int32_t token,

@@ -31,6 +31,14 @@ Update::Update(const StageJob* job, const StageParts& parts)
       optimizer_(parts.optimizer),
       ops_(parts.ops),
       exchange_(parts.exchange) {
+  const std::vector<Parameter>& parameters = model_->parameters();
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    if (parameter->borrowed) continue;
+    normed_.push_back(&*parameter);
+    gradients_.emplace_back(parameter->gradient.f32(),
+                            static_cast<size_t>(parameter->gradient.elements()));
+  }
+  squares_.resize(normed_.size());
   if (!job_.shape.model.tied) return;
   for (Parameter& parameter : model_->parameters()) {
     if (parameter.borrowed) borrowed_ = &parameter;
@@ -70,13 +78,10 @@ absl::Status Update::SendInPlace(v1::MessageKind kind, int to_stage, const Tenso
 double Update::AddSquaredNorms(double sum) {
   TimedSpan norm(exchange_, v1::SPAN_KIND_NORM);
   bad_parameter_.clear();
-  const std::vector<Parameter>& parameters = model_->parameters();
-  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
-    if (parameter->borrowed) continue;
-    const double squared =
-        ops_->SquaredNorm(parameter->gradient.f32(), parameter->gradient.elements());
-    if (!std::isfinite(squared)) bad_parameter_ = parameter->spec.name;
-    sum += squared;
+  ops_->SquaredNorms(gradients_, squares_.data());
+  for (size_t i = 0; i < normed_.size(); ++i) {
+    if (!std::isfinite(squares_[i])) bad_parameter_ = normed_[i]->spec.name;
+    sum += squares_[i];
   }
   return sum;
 }

@@ -9,10 +9,12 @@
 //
 // Each arrow is one small message a step. The sum's order is that of the parameters, from the last
 // one back, so its bits do not depend on where stages begin. It goes the way of the gradients: the
-// last stage is done first, stage 0 last, so the sum is there when stage 0 is done; and the decision
-// goes ahead of the next step's activations. Neither costs a pipeline of any length any time.
+// last stage is done first, stage 0 last, so the sum is there when stage 0 is done; and the
+// decision goes ahead of the next step's activations. Neither costs a pipeline of any length any
+// time.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,10 @@ class Update {
   Optimizer* const optimizer_;
   Ops* const ops_;
   Exchange* const exchange_;
+
+  std::vector<const Parameter*> normed_;           // own parameters, the last one first
+  std::vector<std::span<const float>> gradients_;  // theirs
+  std::vector<double> squares_;                    // of a step
 
   Parameter* tied_ = nullptr;      // stage 0: the embedding's weight, if the model is tied
   Parameter* borrowed_ = nullptr;  // last stage: the head's copy of it

@@ -28,14 +28,10 @@ class SimModel final : public StageModel {
 
   void Initialise(uint64_t) override {}
   std::vector<Parameter>& parameters() override { return layers_->parameters(); }
-  double Forward(const MicroBatch& mb, const void*, float*, void*) override {
-    Work(forward_s_, mb);
-    return 0;
-  }
+  void Forward(const MicroBatch& mb, const void*, Act, void*) override { Work(forward_s_, mb); }
   void Recompute(const MicroBatch& mb, const void*, void*) override { Work(recompute_s_, mb); }
-  double Backward(const MicroBatch& mb, const void*, const void*, const float*, float*) override {
+  void Backward(const MicroBatch& mb, const void*, const void*, ConstAct, Act) override {
     Work(backward_s_, mb);
-    return 0;
   }
   void Logits(const MicroBatch&, const void*, int64_t, float*) override {}
   void ZeroGradients() override {}

@@ -1,52 +1,53 @@
 #include "worker/sim/sim_ops.h"
 
+#include <algorithm>
+
 namespace headrace {
 namespace {
 
 class SimOps final : public Ops {
  public:
-  void Linear(const float*, const float*, const float*, float*, int64_t, int64_t,
-              int64_t) override {}
-  void LinearBackwardInput(const float*, const float*, float*, int64_t, int64_t, int64_t,
-                           bool) override {}
-  void LinearBackwardWeight(const float*, const float*, float*, float*, int64_t, int64_t,
+  ElementType activation_type() const override { return ElementType::kFloat32; }
+  void Linear(ConstAct, ConstWeight, ConstWeight, Act, int64_t, int64_t, int64_t) override {}
+  void LinearBackwardInput(ConstAct, ConstWeight, Act, int64_t, int64_t, int64_t, bool) override {}
+  void LinearBackwardWeight(ConstAct, ConstAct, float*, float*, int64_t, int64_t,
                             int64_t) override {}
-  void Embedding(const int32_t*, const float*, const float*, float*, int64_t, int64_t,
+  void Embedding(const int32_t*, const float*, const float*, Act, int64_t, int64_t,
                  int64_t) override {}
-  void EmbeddingBackward(const int32_t*, const float*, float*, float*, int64_t, int64_t,
+  void EmbeddingBackward(const int32_t*, ConstAct, float*, float*, int64_t, int64_t,
                          int64_t) override {}
-  void LayerNorm(const float*, const float*, const float*, float*, float*, float*, int64_t, int64_t,
+  void LayerNorm(ConstAct, const float*, const float*, Act, float*, float*, int64_t, int64_t,
                  float) override {}
-  void LayerNormBackward(const float*, const float*, const float*, const float*, const float*,
-                         float*, float*, float*, int64_t, int64_t, bool) override {}
-  void RmsNorm(const float*, const float*, float*, float*, int64_t, int64_t, float) override {}
-  void RmsNormBackward(const float*, const float*, const float*, const float*, float*, float*,
-                       int64_t, int64_t, bool) override {}
-  void Gelu(const float*, float*, int64_t) override {}
-  void GeluBackward(const float*, const float*, float*, int64_t) override {}
-  void SwiGlu(const float*, float*, int64_t, int64_t) override {}
-  void SwiGluBackward(const float*, const float*, float*, int64_t, int64_t) override {}
+  void LayerNormBackward(ConstAct, ConstAct, const float*, const float*, const float*, ConstAct,
+                         Act, float*, float*, int64_t, int64_t) override {}
+  void RmsNorm(ConstAct, const float*, Act, float*, int64_t, int64_t, float) override {}
+  void RmsNormBackward(ConstAct, ConstAct, const float*, const float*, ConstAct, Act, float*,
+                       int64_t, int64_t) override {}
+  void Gelu(ConstAct, Act, int64_t) override {}
+  void GeluBackward(ConstAct, ConstAct, Act, int64_t) override {}
+  void SwiGlu(ConstAct, Act, int64_t, int64_t) override {}
+  void SwiGluBackward(ConstAct, ConstAct, Act, int64_t, int64_t) override {}
   void RopeTable(float*, float*, int64_t, int64_t, double) override {}
-  void Rope(float*, const float*, const float*, const AttentionShape&, bool) override {}
-  void Attention(const float*, float*, float*, const AttentionShape&, float*) override {}
-  void AttentionBackward(const float*, const float*, const float*, const float*, float*,
-                         const AttentionShape&, float*) override {}
-  void Add(const float*, const float*, float*, int64_t) override {}
-  void Dropout(const float*, float*, int64_t, float, const RandomStream&) override {}
-  double CrossEntropy(const float*, const int32_t*, int64_t, int64_t) override { return 0; }
-  double CrossEntropyBackward(float*, const int32_t*, int64_t, int64_t, float) override {
-    return 0;
-  }
+  void Rope(Act, const float*, const float*, const AttentionShape&, bool) override {}
+  void Attention(ConstAct, Act, float*, const AttentionShape&, float*) override {}
+  void AttentionBackward(ConstAct, ConstAct, ConstAct, const float*, Act, const AttentionShape&,
+                         float*) override {}
+  void Add(ConstAct, ConstAct, Act, int64_t) override {}
+  void Dropout(ConstAct, Act, int64_t, float, const RandomStream&) override {}
+  void CrossEntropy(ConstAct, const int32_t*, double*, int64_t, int64_t) override {}
+  void CrossEntropyBackward(Act, const int32_t*, double*, int64_t, int64_t, float) override {}
   void NarrowBf16(const float*, uint16_t*, int64_t) override {}
   void WidenBf16(const uint16_t*, float*, int64_t) override {}
-  double SquaredNorm(const float*, int64_t) override { return 0; }
+  void SquaredNorms(std::span<const std::span<const float>> tensors, double* sums) override {
+    std::fill_n(sums, tensors.size(), 0.0);
+  }
   void Zero(float*, int64_t) override {}
   void Copy(const float*, float*, int64_t) override {}
   void FillNormal(float*, int64_t, float, const RandomStream&) override {}
   void Fill(float*, int64_t, float) override {}
-  void AdamW(float*, const float*, float*, float*, int64_t, const AdamWStep&) override {}
-  void Sgd(float*, const float*, float*, int64_t, const SgdStep&) override {}
-  void RmsProp(float*, const float*, float*, float*, int64_t, const RmsPropStep&) override {}
+  void AdamW(std::span<const UpdatedTensor>, const AdamWStep&) override {}
+  void Sgd(std::span<const UpdatedTensor>, const SgdStep&) override {}
+  void RmsProp(std::span<const UpdatedTensor>, const RmsPropStep&) override {}
 };
 
 }  // namespace

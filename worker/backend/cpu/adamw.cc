@@ -31,10 +31,12 @@ HEADRACE_KERNEL void Update(float* __restrict w, const float* __restrict g, floa
 
 }  // namespace
 
-void CpuOps::AdamW(float* w, const float* g, float* m, float* v, int64_t count,
-                   const AdamWStep& step) {
-  ParallelRanges(threads_, count, kElementGrain,
-                 [&](int64_t begin, int64_t end) { Update(w, g, m, v, begin, end, step); });
+void CpuOps::AdamW(std::span<const UpdatedTensor> tensors, const AdamWStep& step) {
+  for (const UpdatedTensor& t : tensors) {
+    ParallelRanges(threads_, t.count, kElementGrain, [&](int64_t begin, int64_t end) {
+      Update(t.w, t.g, t.state, t.state2, begin, end, step);
+    });
+  }
 }
 
 }  // namespace headrace

@@ -129,23 +129,23 @@ int64_t AttentionWorkspaceBytes(const AttentionShape& shape, int threads) {
   return threads * floats * static_cast<int64_t>(sizeof(float));
 }
 
-void CpuOps::Attention(const float* qkv, float* out, float* lse, const AttentionShape& shape,
+void CpuOps::Attention(ConstAct qkv, Act out, float* lse, const AttentionShape& shape,
                        float* workspace) {
   const Bf16Tiles* tiles = products_->bf16_tiles();
   ForItems(
       threads_, shape.sequences * shape.heads, shape, workspace, [&](int64_t item, float* space) {
-        Forward(HeadAt(shape, qkv, out, lse, item / shape.heads, item % shape.heads), tiles, space);
+        Forward(HeadAt(shape, qkv.f32(), out.f32(), lse, item / shape.heads, item % shape.heads),
+                tiles, space);
       });
 }
 
-void CpuOps::AttentionBackward(const float* dout, const float* qkv, const float* out,
-                               const float* lse, float* dqkv, const AttentionShape& shape,
-                               float* workspace) {
+void CpuOps::AttentionBackward(ConstAct dout, ConstAct qkv, ConstAct out, const float* lse,
+                               Act dqkv, const AttentionShape& shape, float* workspace) {
   const Bf16Tiles* tiles = products_->bf16_tiles();
   ForItems(threads_, shape.sequences * shape.kv_heads, shape, workspace,
            [&](int64_t item, float* space) {
-             BackwardGroup(shape, dout, qkv, out, lse, dqkv, item / shape.kv_heads,
-                           item % shape.kv_heads, tiles, space);
+             BackwardGroup(shape, dout.f32(), qkv.f32(), out.f32(), lse, dqkv.f32(),
+                           item / shape.kv_heads, item % shape.kv_heads, tiles, space);
            });
 }
 

@@ -15,55 +15,57 @@ class CpuOps final : public Ops {
   CpuOps(int threads, std::unique_ptr<const Products> products)
       : threads_(threads), products_(std::move(products)) {}
 
+  ElementType activation_type() const override { return ElementType::kFloat32; }
+
   // linear.cc
-  void Linear(const float* x, const float* w, const float* bias, float* y, int64_t n, int64_t in,
+  void Linear(ConstAct x, ConstWeight w, ConstWeight bias, Act y, int64_t n, int64_t in,
               int64_t out) override;
-  void LinearBackwardInput(const float* dy, const float* w, float* dx, int64_t n, int64_t in,
-                           int64_t out, bool accumulate) override;
-  void LinearBackwardWeight(const float* dy, const float* x, float* dw, float* dbias, int64_t n,
-                            int64_t in, int64_t out) override;
+  void LinearBackwardInput(ConstAct dy, ConstWeight w, Act dx, int64_t n, int64_t in, int64_t out,
+                           bool accumulate) override;
+  void LinearBackwardWeight(ConstAct dy, ConstAct x, float* dw, float* dbias, int64_t n, int64_t in,
+                            int64_t out) override;
 
   // embedding.cc
-  void Embedding(const int32_t* ids, const float* wte, const float* wpe, float* y, int64_t n,
+  void Embedding(const int32_t* ids, const float* wte, const float* wpe, Act y, int64_t n,
                  int64_t length, int64_t width) override;
-  void EmbeddingBackward(const int32_t* ids, const float* dy, float* dwte, float* dwpe, int64_t n,
+  void EmbeddingBackward(const int32_t* ids, ConstAct dy, float* dwte, float* dwpe, int64_t n,
                          int64_t length, int64_t width) override;
 
   // layer_norm.cc
-  void LayerNorm(const float* x, const float* gain, const float* bias, float* y, float* mean,
-                 float* rstd, int64_t n, int64_t width, float epsilon) override;
-  void LayerNormBackward(const float* dy, const float* x, const float* gain, const float* mean,
-                         const float* rstd, float* dx, float* dgain, float* dbias, int64_t n,
-                         int64_t width, bool accumulate) override;
+  void LayerNorm(ConstAct x, const float* gain, const float* bias, Act y, float* mean, float* rstd,
+                 int64_t n, int64_t width, float epsilon) override;
+  void LayerNormBackward(ConstAct dy, ConstAct x, const float* gain, const float* mean,
+                         const float* rstd, ConstAct residual, Act dx, float* dgain, float* dbias,
+                         int64_t n, int64_t width) override;
 
   // rms_norm.cc
-  void RmsNorm(const float* x, const float* gain, float* y, float* rstd, int64_t n, int64_t width,
+  void RmsNorm(ConstAct x, const float* gain, Act y, float* rstd, int64_t n, int64_t width,
                float epsilon) override;
-  void RmsNormBackward(const float* dy, const float* x, const float* gain, const float* rstd,
-                       float* dx, float* dgain, int64_t n, int64_t width, bool accumulate) override;
+  void RmsNormBackward(ConstAct dy, ConstAct x, const float* gain, const float* rstd,
+                       ConstAct residual, Act dx, float* dgain, int64_t n, int64_t width) override;
 
   // gelu.cc
-  void Gelu(const float* x, float* y, int64_t count) override;
-  void GeluBackward(const float* dy, const float* x, float* dx, int64_t count) override;
+  void Gelu(ConstAct x, Act y, int64_t count) override;
+  void GeluBackward(ConstAct dy, ConstAct x, Act dx, int64_t count) override;
 
   // swiglu.cc
-  void SwiGlu(const float* gate_up, float* y, int64_t n, int64_t width) override;
-  void SwiGluBackward(const float* dy, const float* gate_up, float* dgate_up, int64_t n,
+  void SwiGlu(ConstAct gate_up, Act y, int64_t n, int64_t width) override;
+  void SwiGluBackward(ConstAct dy, ConstAct gate_up, Act dgate_up, int64_t n,
                       int64_t width) override;
 
   // rope.cc
   void RopeTable(float* cos, float* sin, int64_t length, int64_t size, double theta) override;
-  void Rope(float* qkv, const float* cos, const float* sin, const AttentionShape& shape,
+  void Rope(Act qkv, const float* cos, const float* sin, const AttentionShape& shape,
             bool inverse) override;
 
   // attention.cc
-  void Attention(const float* qkv, float* out, float* lse, const AttentionShape& shape,
+  void Attention(ConstAct qkv, Act out, float* lse, const AttentionShape& shape,
                  float* workspace) override;
-  void AttentionBackward(const float* dout, const float* qkv, const float* out, const float* lse,
-                         float* dqkv, const AttentionShape& shape, float* workspace) override;
+  void AttentionBackward(ConstAct dout, ConstAct qkv, ConstAct out, const float* lse, Act dqkv,
+                         const AttentionShape& shape, float* workspace) override;
 
   // elementwise.cc
-  void Add(const float* a, const float* b, float* y, int64_t count) override;
+  void Add(ConstAct a, ConstAct b, Act y, int64_t count) override;
   void Zero(float* x, int64_t count) override;
   void Copy(const float* x, float* y, int64_t count) override;
   void Fill(float* x, int64_t count, float value) override;
@@ -73,26 +75,24 @@ class CpuOps final : public Ops {
   void WidenBf16(const uint16_t* x, float* y, int64_t count) override;
 
   // dropout.cc
-  void Dropout(const float* x, float* y, int64_t count, float p, const RandomStream& mask) override;
+  void Dropout(ConstAct x, Act y, int64_t count, float p, const RandomStream& mask) override;
 
   // cross_entropy.cc
-  double CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
-                      int64_t vocabulary) override;
-  double CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n, int64_t vocabulary,
-                              float scale) override;
+  void CrossEntropy(ConstAct logits, const int32_t* targets, double* loss, int64_t n,
+                    int64_t vocabulary) override;
+  void CrossEntropyBackward(Act logits, const int32_t* targets, double* loss, int64_t n,
+                            int64_t vocabulary, float scale) override;
 
   // norm.cc
-  double SquaredNorm(const float* x, int64_t count) override;
+  void SquaredNorms(std::span<const std::span<const float>> tensors, double* sums) override;
 
   // fill_normal.cc
   void FillNormal(float* x, int64_t count, float std, const RandomStream& stream) override;
 
   // adamw.cc, sgd.cc, rmsprop.cc
-  void AdamW(float* w, const float* g, float* m, float* v, int64_t count,
-             const AdamWStep& step) override;
-  void Sgd(float* w, const float* g, float* momentum, int64_t count, const SgdStep& step) override;
-  void RmsProp(float* w, const float* g, float* square, float* momentum, int64_t count,
-               const RmsPropStep& step) override;
+  void AdamW(std::span<const UpdatedTensor> tensors, const AdamWStep& step) override;
+  void Sgd(std::span<const UpdatedTensor> tensors, const SgdStep& step) override;
+  void RmsProp(std::span<const UpdatedTensor> tensors, const RmsPropStep& step) override;
 
  private:
   const int threads_;

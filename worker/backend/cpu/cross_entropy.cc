@@ -68,17 +68,17 @@ double SumRows(int threads, int64_t n, const LossOf& loss_of) {
 
 }  // namespace
 
-double CpuOps::CrossEntropy(const float* logits, const int32_t* targets, int64_t n,
-                            int64_t vocabulary) {
-  return SumRows(threads_, n, [=](int64_t t) {
-    return LossRow(logits + t * vocabulary, targets[t], vocabulary);
+void CpuOps::CrossEntropy(ConstAct logits, const int32_t* targets, double* loss, int64_t n,
+                          int64_t vocabulary) {
+  *loss += SumRows(threads_, n, [x = logits.f32(), targets, vocabulary](int64_t t) {
+    return LossRow(x + t * vocabulary, targets[t], vocabulary);
   });
 }
 
-double CpuOps::CrossEntropyBackward(float* logits, const int32_t* targets, int64_t n,
-                                    int64_t vocabulary, float scale) {
-  return SumRows(threads_, n, [=](int64_t t) {
-    return GradientRow(logits + t * vocabulary, targets[t], vocabulary, scale);
+void CpuOps::CrossEntropyBackward(Act logits, const int32_t* targets, double* loss, int64_t n,
+                                  int64_t vocabulary, float scale) {
+  *loss += SumRows(threads_, n, [x = logits.f32(), targets, vocabulary, scale](int64_t t) {
+    return GradientRow(x + t * vocabulary, targets[t], vocabulary, scale);
   });
 }
 

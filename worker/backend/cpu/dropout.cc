@@ -20,7 +20,7 @@ HEADRACE_KERNEL void MaskChunk(const float* x, float* y, const uint32_t* random,
 }  // namespace
 
 // Element i takes number i mod 4 of block i / 4.
-void CpuOps::Dropout(const float* x, float* y, int64_t count, float p, const RandomStream& mask) {
+void CpuOps::Dropout(ConstAct x, Act y, int64_t count, float p, const RandomStream& mask) {
   const uint32_t threshold = DropThreshold(p);
   const float keep = 1.0f / (1.0f - p);
   ParallelRanges(threads_, count, kElementGrain, [&](int64_t begin, int64_t end) {
@@ -28,7 +28,7 @@ void CpuOps::Dropout(const float* x, float* y, int64_t count, float p, const Ran
     for (int64_t i = begin; i < end; i += kChunk) {
       const int64_t chunk = std::min(kChunk, end - i);
       RandomBlocks(mask, static_cast<uint64_t>(i / 4), (chunk + 3) / 4, random);
-      MaskChunk(x + i, y + i, random, chunk, threshold, keep);
+      MaskChunk(x.f32() + i, y.f32() + i, random, chunk, threshold, keep);
     }
   });
 }

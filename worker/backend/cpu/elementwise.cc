@@ -15,9 +15,10 @@ HEADRACE_KERNEL void AddRange(const float* a, const float* b, float* y, int64_t 
 
 }  // namespace
 
-void CpuOps::Add(const float* a, const float* b, float* y, int64_t count) {
-  ParallelRanges(threads_, count, kElementGrain,
-                 [&](int64_t begin, int64_t end) { AddRange(a, b, y, begin, end); });
+void CpuOps::Add(ConstAct a, ConstAct b, Act y, int64_t count) {
+  ParallelRanges(threads_, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    AddRange(a.f32(), b.f32(), y.f32(), begin, end);
+  });
 }
 
 void CpuOps::Fill(float* x, int64_t count, float value) {

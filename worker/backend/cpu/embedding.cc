@@ -37,17 +37,17 @@ HEADRACE_KERNEL void Backward(const int32_t* ids, const float* dy, float* dwte, 
 
 }  // namespace
 
-void CpuOps::Embedding(const int32_t* ids, const float* wte, const float* wpe, float* y, int64_t n,
+void CpuOps::Embedding(const int32_t* ids, const float* wte, const float* wpe, Act y, int64_t n,
                        int64_t length, int64_t width) {
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    Forward(ids, wte, wpe, y, begin, end, length, width);
+    Forward(ids, wte, wpe, y.f32(), begin, end, length, width);
   });
 }
 
-void CpuOps::EmbeddingBackward(const int32_t* ids, const float* dy, float* dwte, float* dwpe,
-                               int64_t n, int64_t length, int64_t width) {
+void CpuOps::EmbeddingBackward(const int32_t* ids, ConstAct dy, float* dwte, float* dwpe, int64_t n,
+                               int64_t length, int64_t width) {
   ParallelRanges(threads_, width, 64, [&](int64_t begin, int64_t end) {
-    Backward(ids, dy, dwte, dwpe, n, length, width, begin, end);
+    Backward(ids, dy.f32(), dwte, dwpe, n, length, width, begin, end);
   });
 }
 

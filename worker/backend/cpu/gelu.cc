@@ -39,14 +39,15 @@ HEADRACE_KERNEL void Backward(const float* dy, const float* x, float* dx, int64_
 
 }  // namespace
 
-void CpuOps::Gelu(const float* x, float* y, int64_t count) {
+void CpuOps::Gelu(ConstAct x, Act y, int64_t count) {
   ParallelRanges(threads_, count, kElementGrain,
-                 [&](int64_t begin, int64_t end) { Forward(x, y, begin, end); });
+                 [&](int64_t begin, int64_t end) { Forward(x.f32(), y.f32(), begin, end); });
 }
 
-void CpuOps::GeluBackward(const float* dy, const float* x, float* dx, int64_t count) {
-  ParallelRanges(threads_, count, kElementGrain,
-                 [&](int64_t begin, int64_t end) { Backward(dy, x, dx, begin, end); });
+void CpuOps::GeluBackward(ConstAct dy, ConstAct x, Act dx, int64_t count) {
+  ParallelRanges(threads_, count, kElementGrain, [&](int64_t begin, int64_t end) {
+    Backward(dy.f32(), x.f32(), dx.f32(), begin, end);
+  });
 }
 
 }  // namespace headrace

@@ -76,23 +76,25 @@ HEADRACE_KERNEL void BackwardParameters(const float* dy, const float* x, const f
 
 }  // namespace
 
-void CpuOps::LayerNorm(const float* x, const float* gain, const float* bias, float* y, float* mean,
+void CpuOps::LayerNorm(ConstAct x, const float* gain, const float* bias, Act y, float* mean,
                        float* rstd, int64_t n, int64_t width, float epsilon) {
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    Forward(x, gain, bias, y, mean, rstd, begin, end, width, epsilon);
+    Forward(x.f32(), gain, bias, y.f32(), mean, rstd, begin, end, width, epsilon);
   });
 }
 
-void CpuOps::LayerNormBackward(const float* dy, const float* x, const float* gain,
-                               const float* mean, const float* rstd, float* dx, float* dgain,
-                               float* dbias, int64_t n, int64_t width, bool accumulate) {
+void CpuOps::LayerNormBackward(ConstAct dy, ConstAct x, const float* gain, const float* mean,
+                               const float* rstd, ConstAct residual, Act dx, float* dgain,
+                               float* dbias, int64_t n, int64_t width) {
   // Parameters first: dx may be dy.
   ParallelRanges(threads_, width, 64, [&](int64_t begin, int64_t end) {
-    BackwardParameters(dy, x, mean, rstd, dgain, dbias, 0, n, width, begin, end);
+    BackwardParameters(dy.f32(), x.f32(), mean, rstd, dgain, dbias, 0, n, width, begin, end);
   });
+  const bool accumulate = residual == dx;
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    BackwardInput(dy, x, gain, mean, rstd, dx, begin, end, width, accumulate);
+    BackwardInput(dy.f32(), x.f32(), gain, mean, rstd, dx.f32(), begin, end, width, accumulate);
   });
+  if (residual != nullptr && !accumulate) Add(residual, dx, dx, n * width);
 }
 
 }  // namespace headrace

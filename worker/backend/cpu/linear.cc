@@ -25,51 +25,52 @@ HEADRACE_KERNEL void AddColumnSums(const float* dy, float* dbias, int64_t n, int
 
 }  // namespace
 
-void CpuOps::Linear(const float* x, const float* w, const float* bias, float* y, int64_t n,
-                    int64_t in, int64_t out) {
+void CpuOps::Linear(ConstAct x, ConstWeight w, ConstWeight bias, Act y, int64_t n, int64_t in,
+                    int64_t out) {
   products_->Multiply({.tb = Transpose::kYes,
                        .m = n,
                        .n = out,
                        .k = in,
-                       .a = x,
+                       .a = x.f32(),
                        .lda = in,
-                       .b = w,
+                       .b = w.f32,
                        .ldb = in,
-                       .bias = bias,
-                       .c = y,
+                       .bias = bias.f32,
+                       .c = y.f32(),
                        .ldc = out});
 }
 
-void CpuOps::LinearBackwardInput(const float* dy, const float* w, float* dx, int64_t n, int64_t in,
+void CpuOps::LinearBackwardInput(ConstAct dy, ConstWeight w, Act dx, int64_t n, int64_t in,
                                  int64_t out, bool accumulate) {
   products_->Multiply({.m = n,
                        .n = in,
                        .k = out,
-                       .a = dy,
+                       .a = dy.f32(),
                        .lda = out,
-                       .b = w,
+                       .b = w.f32,
                        .ldb = in,
                        .beta = accumulate ? 1.0f : 0.0f,
-                       .c = dx,
+                       .c = dx.f32(),
                        .ldc = in});
 }
 
-void CpuOps::LinearBackwardWeight(const float* dy, const float* x, float* dw, float* dbias,
-                                  int64_t n, int64_t in, int64_t out) {
+void CpuOps::LinearBackwardWeight(ConstAct dy, ConstAct x, float* dw, float* dbias, int64_t n,
+                                  int64_t in, int64_t out) {
   products_->Multiply({.ta = Transpose::kYes,
                        .m = out,
                        .n = in,
                        .k = n,
-                       .a = dy,
+                       .a = dy.f32(),
                        .lda = out,
-                       .b = x,
+                       .b = x.f32(),
                        .ldb = in,
                        .beta = 1.0f,
                        .c = dw,
                        .ldc = in});
   if (dbias == nullptr) return;
-  ParallelRanges(threads_, out, 64,
-                 [&](int64_t begin, int64_t end) { AddColumnSums(dy, dbias, n, out, begin, end); });
+  ParallelRanges(threads_, out, 64, [&](int64_t begin, int64_t end) {
+    AddColumnSums(dy.f32(), dbias, n, out, begin, end);
+  });
 }
 
 }  // namespace headrace

@@ -17,15 +17,13 @@ HEADRACE_KERNEL double BlockSum(const float* x, int64_t count) {
   });
 }
 
-}  // namespace
-
-double CpuOps::SquaredNorm(const float* x, int64_t count) {
+double SquaredNormOf(int threads, const float* x, int64_t count) {
   const int64_t blocks = (count + kBlock - 1) / kBlock;
   std::array<double, kBlocks> sums;
   double sum = 0;
   for (int64_t first = 0; first < blocks; first += kBlocks) {
     const int64_t some = std::min(kBlocks, blocks - first);
-    ParallelRanges(threads_, some, 1, [&](int64_t begin, int64_t end) {
+    ParallelRanges(threads, some, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = (first + block) * kBlock;
         sums[block] = BlockSum(x + at, std::min(kBlock, count - at));
@@ -34,6 +32,14 @@ double CpuOps::SquaredNorm(const float* x, int64_t count) {
     for (int64_t block = 0; block < some; ++block) sum += sums[block];
   }
   return sum;
+}
+
+}  // namespace
+
+void CpuOps::SquaredNorms(std::span<const std::span<const float>> tensors, double* sums) {
+  for (const std::span<const float>& x : tensors) {
+    *sums++ = SquaredNormOf(threads_, x.data(), static_cast<int64_t>(x.size()));
+  }
 }
 
 }  // namespace headrace

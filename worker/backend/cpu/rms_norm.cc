@@ -65,22 +65,24 @@ HEADRACE_KERNEL void BackwardGain(const float* dy, const float* x, const float* 
 
 }  // namespace
 
-void CpuOps::RmsNorm(const float* x, const float* gain, float* y, float* rstd, int64_t n,
-                     int64_t width, float epsilon) {
+void CpuOps::RmsNorm(ConstAct x, const float* gain, Act y, float* rstd, int64_t n, int64_t width,
+                     float epsilon) {
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    Forward(x, gain, y, rstd, begin, end, width, epsilon);
+    Forward(x.f32(), gain, y.f32(), rstd, begin, end, width, epsilon);
   });
 }
 
-void CpuOps::RmsNormBackward(const float* dy, const float* x, const float* gain, const float* rstd,
-                             float* dx, float* dgain, int64_t n, int64_t width, bool accumulate) {
+void CpuOps::RmsNormBackward(ConstAct dy, ConstAct x, const float* gain, const float* rstd,
+                             ConstAct residual, Act dx, float* dgain, int64_t n, int64_t width) {
   // The gain first: dx may be dy.
   ParallelRanges(threads_, width, 64, [&](int64_t begin, int64_t end) {
-    BackwardGain(dy, x, rstd, dgain, n, width, begin, end);
+    BackwardGain(dy.f32(), x.f32(), rstd, dgain, n, width, begin, end);
   });
+  const bool accumulate = residual == dx;
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    BackwardInput(dy, x, gain, rstd, dx, begin, end, width, accumulate);
+    BackwardInput(dy.f32(), x.f32(), gain, rstd, dx.f32(), begin, end, width, accumulate);
   });
+  if (residual != nullptr && !accumulate) Add(residual, dx, dx, n * width);
 }
 
 }  // namespace headrace

@@ -41,15 +41,16 @@ HEADRACE_KERNEL void Momentum(float* w, const float* g, float* square, float* bu
 
 }  // namespace
 
-void CpuOps::RmsProp(float* w, const float* g, float* square, float* momentum, int64_t count,
-                     const RmsPropStep& step) {
-  ParallelRanges(threads_, count, kElementGrain, [&](int64_t begin, int64_t end) {
-    if (step.momentum == 0.0f) {
-      Plain(w, g, square, begin, end, step);
-    } else {
-      Momentum(w, g, square, momentum, begin, end, step);
-    }
-  });
+void CpuOps::RmsProp(std::span<const UpdatedTensor> tensors, const RmsPropStep& step) {
+  for (const UpdatedTensor& t : tensors) {
+    ParallelRanges(threads_, t.count, kElementGrain, [&](int64_t begin, int64_t end) {
+      if (step.momentum == 0.0f) {
+        Plain(t.w, t.g, t.state, begin, end, step);
+      } else {
+        Momentum(t.w, t.g, t.state, t.state2, begin, end, step);
+      }
+    });
+  }
 }
 
 }  // namespace headrace

@@ -42,11 +42,11 @@ void CpuOps::RopeTable(float* cos, float* sin, int64_t length, int64_t size, dou
   }
 }
 
-void CpuOps::Rope(float* qkv, const float* cos, const float* sin, const AttentionShape& shape,
+void CpuOps::Rope(Act qkv, const float* cos, const float* sin, const AttentionShape& shape,
                   bool inverse) {
   const int64_t stride = (shape.heads + 2 * shape.kv_heads) * shape.size;
   ParallelRanges(threads_, shape.sequences * shape.length, 1, [&](int64_t begin, int64_t end) {
-    Rotate(qkv, cos, sin, inverse ? -1.0f : 1.0f, begin, end, shape.length,
+    Rotate(qkv.f32(), cos, sin, inverse ? -1.0f : 1.0f, begin, end, shape.length,
            shape.heads + shape.kv_heads, stride, shape.size);
   });
 }

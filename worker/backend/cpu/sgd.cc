@@ -29,14 +29,16 @@ HEADRACE_KERNEL void Momentum(float* __restrict w, const float* __restrict g,
 
 }  // namespace
 
-void CpuOps::Sgd(float* w, const float* g, float* momentum, int64_t count, const SgdStep& step) {
-  ParallelRanges(threads_, count, kElementGrain, [&](int64_t begin, int64_t end) {
-    if (step.momentum == 0.0f) {
-      Plain(w, g, begin, end, step);
-    } else {
-      Momentum(w, g, momentum, begin, end, step);
-    }
-  });
+void CpuOps::Sgd(std::span<const UpdatedTensor> tensors, const SgdStep& step) {
+  for (const UpdatedTensor& t : tensors) {
+    ParallelRanges(threads_, t.count, kElementGrain, [&](int64_t begin, int64_t end) {
+      if (step.momentum == 0.0f) {
+        Plain(t.w, t.g, begin, end, step);
+      } else {
+        Momentum(t.w, t.g, t.state, begin, end, step);
+      }
+    });
+  }
 }
 
 }  // namespace headrace

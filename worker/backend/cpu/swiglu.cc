@@ -38,15 +38,15 @@ HEADRACE_KERNEL void Backward(const float* dy, const float* gate_up, float* dgat
 
 }  // namespace
 
-void CpuOps::SwiGlu(const float* gate_up, float* y, int64_t n, int64_t width) {
-  ParallelRanges(threads_, n, 1,
-                 [&](int64_t begin, int64_t end) { Forward(gate_up, y, begin, end, width); });
+void CpuOps::SwiGlu(ConstAct gate_up, Act y, int64_t n, int64_t width) {
+  ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
+    Forward(gate_up.f32(), y.f32(), begin, end, width);
+  });
 }
 
-void CpuOps::SwiGluBackward(const float* dy, const float* gate_up, float* dgate_up, int64_t n,
-                            int64_t width) {
+void CpuOps::SwiGluBackward(ConstAct dy, ConstAct gate_up, Act dgate_up, int64_t n, int64_t width) {
   ParallelRanges(threads_, n, 1, [&](int64_t begin, int64_t end) {
-    Backward(dy, gate_up, dgate_up, begin, end, width);
+    Backward(dy.f32(), gate_up.f32(), dgate_up.f32(), begin, end, width);
   });
 }
 

@@ -21,7 +21,7 @@ struct AdamWRule {
 
 }  // namespace
 
-cudaError_t AdamW(const UpdatedTensor* tensors, int num_tensors, const AdamWStep& step,
+cudaError_t AdamW(std::span<const UpdatedTensor> tensors, const AdamWStep& step,
                   cudaStream_t stream) {
   AdamWRule rule;
   rule.beta1 = static_cast<float>(step.beta1);
@@ -34,7 +34,7 @@ cudaError_t AdamW(const UpdatedTensor* tensors, int num_tensors, const AdamWStep
   rule.rate = step.learning_rate / step.bias_correction1;
   rule.inverse_root = 1.0f / std::sqrt(step.bias_correction2);
   rule.scale = step.gradient_scale;
-  return UpdateAll(tensors, num_tensors, rule, stream);
+  return UpdateAll(tensors, rule, stream);
 }
 
 }  // namespace headrace::cuda

@@ -49,10 +49,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // At most a few hundred values a call: one thread, so that the order is plain.
-__global__ void SumInOrderKernel(const double* values, double* sum, int64_t count) {
+__global__ void SumInOrderKernel(const double* values, double* sum, int64_t count, bool add) {
   double total = 0;
   for (int64_t i = 0; i < count; ++i) total += values[i];
-  *sum = total;
+  *sum = add ? *sum + total : total;
 }
 
 }  // namespace
@@ -66,7 +66,10 @@ cudaError_t CrossEntropy(T* logits, const int32_t* targets, double* losses, bool
 }
 
 cudaError_t SumInOrder(const double* values, double* sum, int64_t count, cudaStream_t stream) {
-  return Launch(SumInOrderKernel, 1, 1, 0, stream, values, sum, count);
+  return Launch(SumInOrderKernel, 1, 1, 0, stream, values, sum, count, false);
+}
+cudaError_t AddInOrder(const double* values, double* sum, int64_t count, cudaStream_t stream) {
+  return Launch(SumInOrderKernel, 1, 1, 0, stream, values, sum, count, true);
 }
 
 template cudaError_t CrossEntropy<float>(float*, const int32_t*, double*, bool, int64_t, int64_t,

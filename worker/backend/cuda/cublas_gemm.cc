@@ -34,6 +34,7 @@ struct Plan {
   Operation operation;
   Layout a, b, c;
   cublasLtMatmulAlgo_t algorithm;
+  std::string error;
 };
 
 cudaDataType_t DataType(GemmType type) {
@@ -43,6 +44,7 @@ cudaDataType_t DataType(GemmType type) {
 cublasLtEpilogue_t LtEpilogue(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kBias:
+    case Epilogue::kBiasAdd:
       return CUBLASLT_EPILOGUE_BIAS;
     case Epilogue::kBiasGelu:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -74,22 +76,22 @@ class CublasLtGemm final : public Gemm {
         workspace_bytes_(workspace_bytes),
         tf32_(tf32) {}
 
+  bool Has(const GemmShape& s) override { return FindPlan(s).error.empty(); }
+
   std::string Run(const GemmShape& s, const void* a, const void* b, void* c, const void* bias,
                   void* aux, cudaStream_t stream) override {
-    auto found = plans_.find(s.Key());
-    if (found == plans_.end()) {
-      Plan plan;
-      if (std::string error = MakePlan(s, &plan); !error.empty()) return error;
-      found = plans_.emplace(s.Key(), std::move(plan)).first;
-    }
-    const Plan& plan = found->second;
+    const Plan& plan = FindPlan(s);
+    if (!plan.error.empty()) return plan.error;
     FirstFailure failure;
+    const bool adds = s.epilogue == Epilogue::kAdd || s.epilogue == Epilogue::kBiasAdd;
     Set(&failure, plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    Set(&failure, plan.operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
-    const float one = 1, beta = s.accumulate ? 1.0f : 0.0f;
+    Set(&failure, plan.operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+        adds ? nullptr : aux);
+    const float one = 1, beta = s.accumulate || adds ? 1.0f : 0.0f;
+    const void* const added = adds ? aux : c;
     failure.Add("cublasLtMatmul",
                 cublasLtMatmul(library_.get(), plan.operation.get(), &one, b, plan.b.get(), a,
-                               plan.a.get(), &beta, c, plan.c.get(), c, plan.c.get(),
+                               plan.a.get(), &beta, added, plan.c.get(), c, plan.c.get(),
                                &plan.algorithm, workspace_, workspace_bytes_, stream));
     return failure.text().empty() ? "" : Describe(failure.text() + ",", s);
   }
@@ -100,6 +102,17 @@ class CublasLtGemm final : public Gemm {
                   cublasLtMatmulDescAttributes_t attribute, const T& value) {
     failure->Add("cublasLtMatmulDescSetAttribute",
                  cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
+
+  // A plan that could not be made has its error.
+  const Plan& FindPlan(const GemmShape& s) {
+    auto found = plans_.find(s.Key());
+    if (found == plans_.end()) {
+      Plan plan;
+      plan.error = MakePlan(s, &plan);
+      found = plans_.emplace(s.Key(), std::move(plan)).first;
+    }
+    return found->second;
   }
 
   std::string MakePlan(const GemmShape& s, Plan* plan) const {

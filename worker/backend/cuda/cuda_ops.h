@@ -1,12 +1,11 @@
-// worker/backend/ops.h on a CUDA device. Each op is put on one stream and returns at once; only
-// the cross-entropies and SquaredNorm, which answer with a number, wait for it.
+// worker/backend/ops.h on a CUDA device. Each op is put on one stream and returns at once.
 //
-// Two precisions. fp32: every product in fp32. bf16: the inputs of products and of attention are
-// rounded to bfloat16 on the way and multiplied by tensor cores, sums, activations, weights and
-// everything else stay fp32.
+// Two precisions. fp32: everything in fp32. bf16: activations and their gradients lie in bfloat16
+// and are multiplied by tensor cores with weights rounded to bfloat16; sums, norms, softmax,
+// losses, weights, their gradients and updates are fp32 or double.
 //
 // Ops return nothing, so a failure is remembered: error() says what failed first; later ops do
-// nothing, and numbers they answer with are NaN. Not thread-safe.
+// nothing. Not thread-safe.
 #pragma once
 
 #include <cuda_runtime_api.h>

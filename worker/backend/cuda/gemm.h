@@ -17,7 +17,9 @@ enum class GemmType { kFloat32, kBfloat16 };
 
 enum class Epilogue {
   kNone,
+  kAdd,           // + aux[m, n]
   kBias,          // + bias[n], of c's type
+  kBiasAdd,       // + bias + aux
   kBiasGelu,      // aux[m, n] = c + bias; c = gelu(aux)
   kGeluBackward,  // c ∘ gelu'(aux)
 };
@@ -37,6 +39,8 @@ struct GemmShape {
 class Gemm {
  public:
   virtual ~Gemm() = default;
+  // Whether Run has this shape: not every device serves every epilogue.
+  virtual bool Has(const GemmShape& /*shape*/) { return true; }
   // Puts the product on `stream`. bias and aux as the epilogue needs them, else null; aux is of c's
   // type. Returns an empty string, or what failed: the call, its shape and its error's text. m, n
   // and k are at least 1; matrices begin at multiples of kAlignment (plan/alignment.h).

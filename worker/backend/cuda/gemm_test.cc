@@ -33,7 +33,10 @@ void CheckProduct(GemmShape s) {
         sum += a[static_cast<size_t>(s.transpose_a ? k * s.m + i : i * s.k + k)] *
                b[static_cast<size_t>(s.transpose_b ? j * s.k + k : k * s.n + j)];
       }
-      const bool has_bias = s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGelu;
+      const bool has_bias = s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGelu ||
+                            s.epilogue == Epilogue::kBiasAdd;
+      const bool adds = s.epilogue == Epilogue::kAdd || s.epilogue == Epilogue::kBiasAdd;
+      if (adds) sum += aux[at];
       if (has_bias) sum += bias[static_cast<size_t>(j)];
       want[at] = sum;
       if (s.epilogue == Epilogue::kBiasGelu) {
@@ -63,7 +66,8 @@ TEST(ReferenceProducts, MatchDoubleLoops) {
 }
 
 TEST(ReferenceProducts, HaveEpilogues) {
-  for (Epilogue epilogue : {Epilogue::kBias, Epilogue::kBiasGelu, Epilogue::kGeluBackward}) {
+  for (Epilogue epilogue : {Epilogue::kAdd, Epilogue::kBias, Epilogue::kBiasAdd,
+                            Epilogue::kBiasGelu, Epilogue::kGeluBackward}) {
     GemmShape s{.m = 7, .n = 19, .k = 11, .transpose_b = true};
     s.epilogue = epilogue;
     CheckProduct<float, float>(s);

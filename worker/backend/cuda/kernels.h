@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "worker/backend/cuda/launch.h"
 #include "worker/backend/cuda/pack.h"
@@ -91,8 +92,9 @@ cudaError_t WidenBf16(const uint16_t* x, float* y, int64_t count, cudaStream_t s
 template <typename T>
 cudaError_t CrossEntropy(T* logits, const int32_t* targets, double* losses, bool gradient,
                          int64_t n, int64_t vocabulary, float scale, cudaStream_t stream);
-// *sum = Σ values[0, count), in ascending order.
+// *sum = Σ values[0, count), in ascending order; AddInOrder: += of that.
 cudaError_t SumInOrder(const double* values, double* sum, int64_t count, cudaStream_t stream);
+cudaError_t AddInOrder(const double* values, double* sum, int64_t count, cudaStream_t stream);
 
 // squared_norm.cu. *sum = Σ x² in double: blocks of 65,536 elements, then the blocks in ascending
 // order. scratch: SquaredNormScratchBytes.
@@ -104,22 +106,12 @@ int64_t SquaredNormScratchBytes(int64_t count);
 cudaError_t FillNormal(float* x, int64_t count, float std, const RandomStream& stream_of,
                        cudaStream_t stream);
 
-// One parameter of an update. `state`, `state2`: the optimizer's moments (null where it keeps
-// none). `half`: null, or where the updated weight goes as bfloat16 for the next step's products.
-struct UpdatedTensor {
-  float* w = nullptr;
-  const float* g = nullptr;
-  float *state = nullptr, *state2 = nullptr;
-  uint16_t* half = nullptr;
-  int64_t count = 0;
-};
 // adamw.cu, sgd.cu, rmsprop.cu. Any number of tensors, kTensorsOfLaunch in each launch; states are
 // AdamW: m, v. SGD: momentum (where momentum > 0). RMSProp: square, momentum (where > 0).
-cudaError_t AdamW(const UpdatedTensor* tensors, int num_tensors, const AdamWStep& step,
+cudaError_t AdamW(std::span<const UpdatedTensor> tensors, const AdamWStep& step,
                   cudaStream_t stream);
-cudaError_t Sgd(const UpdatedTensor* tensors, int num_tensors, const SgdStep& step,
-                cudaStream_t stream);
-cudaError_t RmsProp(const UpdatedTensor* tensors, int num_tensors, const RmsPropStep& step,
+cudaError_t Sgd(std::span<const UpdatedTensor> tensors, const SgdStep& step, cudaStream_t stream);
+cudaError_t RmsProp(std::span<const UpdatedTensor> tensors, const RmsPropStep& step,
                     cudaStream_t stream);
 
 }  // namespace headrace::cuda

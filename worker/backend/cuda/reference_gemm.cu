@@ -30,7 +30,12 @@ __global__ void ReferenceKernel(GemmShape s, const In* a, const In* b, Out* c, c
   }
   const int64_t at = i * s.n + j;
   if (s.accumulate) sum += ToFloat(c[at]);
-  if (s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGelu) sum += ToFloat(bias[j]);
+  const bool adds = s.epilogue == Epilogue::kAdd || s.epilogue == Epilogue::kBiasAdd;
+  if (adds) sum += ToFloat(aux[at]);
+  if (s.epilogue == Epilogue::kBias || s.epilogue == Epilogue::kBiasGelu ||
+      s.epilogue == Epilogue::kBiasAdd) {
+    sum += ToFloat(bias[j]);
+  }
   if (s.epilogue == Epilogue::kBiasGelu) {
     aux[at] = FromFloat<Out>(sum);
     sum = 0.5f * sum * (1 + Tanh(Inner(sum)));

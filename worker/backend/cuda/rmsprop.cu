@@ -23,7 +23,7 @@ struct RmsPropRule {
 
 }  // namespace
 
-cudaError_t RmsProp(const UpdatedTensor* tensors, int num_tensors, const RmsPropStep& step,
+cudaError_t RmsProp(std::span<const UpdatedTensor> tensors, const RmsPropStep& step,
                     cudaStream_t stream) {
   const RmsPropRule rule{step.learning_rate,
                          step.weight_decay,
@@ -32,7 +32,7 @@ cudaError_t RmsProp(const UpdatedTensor* tensors, int num_tensors, const RmsProp
                          static_cast<float>(1.0 - step.alpha),
                          step.epsilon,
                          step.momentum};
-  return UpdateAll(tensors, num_tensors, rule, stream);
+  return UpdateAll(tensors, rule, stream);
 }
 
 }  // namespace headrace::cuda

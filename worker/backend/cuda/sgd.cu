@@ -20,11 +20,10 @@ struct SgdRule {
 
 }  // namespace
 
-cudaError_t Sgd(const UpdatedTensor* tensors, int num_tensors, const SgdStep& step,
-                cudaStream_t stream) {
+cudaError_t Sgd(std::span<const UpdatedTensor> tensors, const SgdStep& step, cudaStream_t stream) {
   const SgdRule rule{step.learning_rate, step.weight_decay, step.gradient_scale,
                      step.momentum,      step.first,        step.nesterov};
-  return UpdateAll(tensors, num_tensors, rule, stream);
+  return UpdateAll(tensors, rule, stream);
 }
 
 }  // namespace headrace::cuda

@@ -6,6 +6,8 @@
 // and says which states it reads and writes: `bool keeps_state() const`, `keeps_state2()`.
 #pragma once
 
+#include <algorithm>
+
 #include "worker/backend/cuda/kernels.h"
 
 namespace headrace::cuda {
@@ -40,13 +42,13 @@ __global__ void UpdateKernel(UpdatedTensors all, Rule rule) {
 }
 
 template <typename Rule>
-cudaError_t UpdateAll(const UpdatedTensor* tensors, int num_tensors, const Rule& rule,
+cudaError_t UpdateAll(std::span<const UpdatedTensor> tensors, const Rule& rule,
                       cudaStream_t stream) {
-  for (int first = 0; first < num_tensors; first += kTensorsOfLaunch) {
+  for (size_t first = 0; first < tensors.size(); first += kTensorsOfLaunch) {
     UpdatedTensors part;
-    const int num = num_tensors - first < kTensorsOfLaunch ? num_tensors - first : kTensorsOfLaunch;
+    const size_t num = std::min<size_t>(tensors.size() - first, kTensorsOfLaunch);
     int64_t most = 0;
-    for (int i = 0; i < num; ++i) {
+    for (size_t i = 0; i < num; ++i) {
       part.tensors[i] = tensors[first + i];
       if (part.tensors[i].count > most) most = part.tensors[i].count;
     }

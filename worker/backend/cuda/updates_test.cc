@@ -45,7 +45,6 @@ class Updates : public ::testing::Test {
       tensors_.push_back(parameters_.back()->tensor());
     }
   }
-  int count() const { return static_cast<int>(tensors_.size()); }
 
   void Expect(Rule rule) {
     for (auto& p : parameters_) {
@@ -76,7 +75,7 @@ TEST_F(Updates, OfAdamWDecayThenStep) {
                        .bias_correction1 = 0.19f,
                        .bias_correction2 = 0.002f,
                        .gradient_scale = 0.5f};
-  EXPECT_CUDA_OK(AdamW(tensors_.data(), count(), step, nullptr));
+  EXPECT_CUDA_OK(AdamW(tensors_, step, nullptr));
   Expect([](double w, double g, double& m, double& v) {
     m = 0.9 * m + 0.1 * g * 0.5;
     v = 0.999 * v + 0.001 * g * 0.5 * g * 0.5;
@@ -90,7 +89,7 @@ TEST_F(Updates, OfSgdKeepMomentum) {
                      .momentum = 0.9f,
                      .gradient_scale = 0.5f,
                      .nesterov = true};
-  EXPECT_CUDA_OK(Sgd(tensors_.data(), count(), step, nullptr));
+  EXPECT_CUDA_OK(Sgd(tensors_, step, nullptr));
   Expect([](double w, double g, double& buffer, double&) {
     const double gradient = g * 0.5 + 0.3 * w;
     buffer = 0.9 * buffer + gradient;
@@ -100,7 +99,7 @@ TEST_F(Updates, OfSgdKeepMomentum) {
 
 TEST_F(Updates, OfSgdBeginWithTheGradient) {
   const SgdStep step{.learning_rate = 0.1f, .momentum = 0.9f, .first = true};
-  EXPECT_CUDA_OK(Sgd(tensors_.data(), count(), step, nullptr));
+  EXPECT_CUDA_OK(Sgd(tensors_, step, nullptr));
   Expect([](double w, double g, double& buffer, double&) {
     buffer = g;
     return w - 0.1 * buffer;
@@ -109,7 +108,7 @@ TEST_F(Updates, OfSgdBeginWithTheGradient) {
 
 TEST_F(Updates, OfPlainSgdKeepNothing) {
   for (UpdatedTensor& t : tensors_) t.state = t.state2 = nullptr;
-  EXPECT_CUDA_OK(Sgd(tensors_.data(), count(), {.learning_rate = 0.1f}, nullptr));
+  EXPECT_CUDA_OK(Sgd(tensors_, {.learning_rate = 0.1f}, nullptr));
   Expect([](double w, double g, double&, double&) { return w - 0.1 * g; });
 }
 
@@ -120,7 +119,7 @@ TEST_F(Updates, OfRmsPropDivideByTheRoot) {
                          .epsilon = 1e-3f,
                          .momentum = 0.9f,
                          .gradient_scale = 0.5f};
-  EXPECT_CUDA_OK(RmsProp(tensors_.data(), count(), step, nullptr));
+  EXPECT_CUDA_OK(RmsProp(tensors_, step, nullptr));
   Expect([](double w, double g, double& square, double& buffer) {
     const double gradient = g * 0.5 + 0.3 * w;
     square = 0.99 * square + 0.01 * gradient * gradient;
