@@ -1,11 +1,11 @@
-"""What the plan says a stage takes, beside what it took; and what a worker refuses."""
+"""What the plan says a stage takes, beside what it took."""
 import subprocess
 import threading
 
 from harness.measure import BenchError
 
 from parts import jobs
-from parts.context import FAILED, MEASURED, Result, judged, tail
+from parts.context import FAILED, MEASURED, Result, judged
 
 KINDS = ("weights", "gradients", "optimizer", "stash", "workspace", "link")
 BOUND = 0.02
@@ -71,38 +71,3 @@ def predicted(context):
             yield Result(name + ", device beyond plan", MEASURED,
                          f"grew by {most - before:.0f} MiB: {stages} CUDA context(s), modules, cuBLASLt",
                          value=beyond / stages, unit="MiB a worker")
-
-
-# Command-line flags, and a word that the refusal must have.
-REFUSALS = [(["--device", "cuda:99"], "99"), (["--device", "cuda:x"], "cuda:x"), (["--device", "gpu"], "cuda:N")]
-
-
-def errors(context):
-    """What cannot work is refused at once, in words, and leaves a worker that others can use."""
-    for flags, word in REFUSALS:
-        command = [context.options.program("headrace-worker"), "--coordinator", "127.0.0.1:9", "--listen", "127.0.0.1:0",
-                   "--data-dir", context.work / "refused", *flags]
-        try:
-            done = context.run(command, limit=20)
-        except subprocess.TimeoutExpired:
-            yield Result(" ".join(flags), FAILED, "was not refused within 20 s")
-            continue
-        yield judged(" ".join(flags), done.returncode not in (0, -6, -11) and word in done.stdout, tail(done.stdout, 1))
-    yield from too_large(context)
-
-
-def too_large(context):
-    """A job that does not fit is refused by the plan, and the next one trains."""
-    small = jobs.small(context, "gpt2", "fp32")
-    large = jobs.small(context, "gpt2", "fp32")
-    large["model"].update(n_embd=16384, n_head=128, n_layer=96)
-    with context.cluster([context.worker(share=0.08)]) as cluster:
-        try:
-            cluster.run(large, timeout=60)
-            yield Result("a job that does not fit", FAILED, "was accepted")
-        except BenchError as error:
-            text = str(error)
-            yield judged("a job that does not fit", "fit" in text or "needs" in text, tail(text, 2))
-        done = cluster.run(small)
-        yield judged("the same worker afterwards", len(done["steps"]) == small["training"]["steps"],
-                     f"loss {done['steps'][-1]['loss']:.4f}")
