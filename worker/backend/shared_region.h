@@ -50,7 +50,8 @@ class SharedRegion {
   // The owner's: the next `bytes`. RESOURCE_EXHAUSTED: there are not so many left.
   absl::StatusOr<char*> Carve(int64_t bytes);
   const Name& name() const { return name_; }
-  // Of something in it.
+  // What offsets count from.
+  const char* base() const { return base_; }
   int64_t OffsetOf(const void* data) const { return static_cast<const char*>(data) - base_; }
   // `length` bytes at `offset`; null if they are not all within the pieces.
   char* At(int64_t offset, int64_t length) const;

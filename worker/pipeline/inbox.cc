@@ -75,20 +75,34 @@ absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
   if (!slot.ok()) return Annotate(slot.status(), ToText(tag));
   received.slot = std::move(slot).value();
   received.tensor.data = received.slot.data();
+  if (expected.staging == nullptr) return received;
+  absl::StatusOr<Slot> staged = expected.staging->Acquire(MemoryKind::kLink);
+  if (!staged.ok()) return Annotate(staged.status(), ToText(tag));
+  received.staged = std::move(staged).value();
+  received.tensor.data = received.staged.data();
   return received;
 }
 
 absl::StatusOr<Received> Inbox::Prepare(const Tag& tag, ElementType type,
                                         const std::vector<int64_t>& shape, Slot slot) {
   HEADRACE_ASSIGN_OR_RETURN(const Expectation expected, CheckExpected(tag, type, shape));
-  if (expected.pool == nullptr || expected.pool != slot.pool()) {
+  const bool in_place = expected.pool != nullptr && expected.pool == slot.pool();
+  const bool is_staged = expected.staging != nullptr && expected.staging == slot.pool();
+  if (!in_place && !is_staged) {
     return absl::InvalidArgumentError(
         absl::StrCat(ToText(tag), ": arrived in a slot that is for other tensors"));
   }
   Received received;
   received.tag = tag;
   received.tensor = {slot.data(), type, shape};
-  received.slot = std::move(slot);
+  if (in_place) {
+    received.slot = std::move(slot);
+    return received;
+  }
+  absl::StatusOr<Slot> own = expected.pool->Acquire(MemoryKind::kLink);
+  if (!own.ok()) return Annotate(own.status(), ToText(tag));
+  received.slot = std::move(own).value();
+  received.staged = std::move(slot);
   return received;
 }
 

@@ -21,22 +21,25 @@
 namespace headrace {
 
 // A received tensor: in a pool slot (activations, gradients, ties), or small and inline (norms,
-// decisions, tokens).
+// decisions, tokens). Where slots are a device's memory it arrives in host memory first, `staged`,
+// from which Exchange::Take brings it to its slot.
 struct Received {
   Tag tag;
-  Tensor tensor;  // points into slot, or into inline_bytes
+  Tensor tensor;  // points into staged, else into slot, or into inline_bytes
   Slot slot;
+  Slot staged;
   std::vector<char> inline_bytes;
   absl::Time available_at = absl::InfinitePast();  // later only on a simulated wire
-  int64_t began_ns = 0;    // on the steady clock: its first bytes were here
-  int64_t arrived_ns = 0;  // … and all of them
+  int64_t began_ns = 0;                            // on the steady clock: its first bytes were here
+  int64_t arrived_ns = 0;                          // … and all of them
 };
 
 // What the plan says may arrive: a frame is checked against this before a byte is copied.
 struct Expectation {
   ElementType type = ElementType::kFloat32;
   std::vector<int64_t> shape;
-  Pool* pool = nullptr;  // null: small, inline
+  Pool* pool = nullptr;     // null: small, inline
+  Pool* staging = nullptr;  // host memory in which tensors for `pool` arrive; null: in the pool
 };
 
 class Inbox {
@@ -64,7 +67,7 @@ class Inbox {
   absl::StatusOr<Received> Prepare(const Tag& tag, ElementType type,
                                    const std::vector<int64_t>& shape);
   // The same for a tensor that lies in `slot` already. Also:
-  //   INVALID_ARGUMENT    tensors of this tag do not go to the slot's pool
+  //   INVALID_ARGUMENT    tensors of this tag do not arrive in the slot's pool
   absl::StatusOr<Received> Prepare(const Tag& tag, ElementType type,
                                    const std::vector<int64_t>& shape, Slot slot);
   // Takes ownership. Never blocks.

@@ -21,6 +21,10 @@ struct Outgoing {
   std::vector<char> inline_bytes;  // small kinds; tensor.data points here
   // Neither: ties, which leave from where they lie; the arena keeps it.
   Departure departure;
+  // Of a tensor in a device's memory: a slot of pinned host memory, for a link that does not do
+  // without; and the mark (LinkDevice) after which the tensor is complete, −1: it is.
+  Slot staged;
+  int64_t mark = -1;
 };
 
 class Outbox {

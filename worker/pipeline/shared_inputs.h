@@ -21,6 +21,8 @@ struct SharedInputs {
   const SharedRegion* region = nullptr;  // null: none of them
   std::string why_none;                  // then
   std::vector<SharedInput> inputs;
+  // Pools in a device's memory, whose slots a sender with a device may fill (LinkContext.device).
+  std::vector<SharedInput> device_inputs = {};
 };
 
 }  // namespace headrace

@@ -67,10 +67,11 @@ absl::Status CheckLengths(const v1::TensorHeader& header, uint64_t written, int6
     return absl::InvalidArgumentError(absl::StrCat("frame: payload field of ", written,
                                                    " bytes, but ", arrived, " bytes arrived"));
   }
-  if (header.has_slot()) {  // the bytes lie elsewhere
+  if (header.has_slot() || header.by_nccl()) {  // the bytes lie elsewhere
     if (arrived == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("frame: a slot and a payload of ", arrived, " bytes, expected one of them"));
+    return absl::InvalidArgumentError(absl::StrCat("frame: ", header.has_slot() ? "a slot" : "NCCL",
+                                                   " and a payload of ", arrived,
+                                                   " bytes, expected one of them"));
   }
   if (header.length() != arrived) {
     return absl::InvalidArgumentError(absl::StrCat("frame: header says length ", header.length(),

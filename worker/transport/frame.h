@@ -53,7 +53,7 @@ grpc::ByteBuffer EncodeFrame(const v1::TensorHeader& header);
 
 // Takes a received message apart; copies nothing but the header.
 //   INVALID_ARGUMENT  not a frame, the header is too long, or the payload is not exactly as long as
-//                     the header's `length` (absent, where the header names a slot) or longer than
+//                     the header's `length` (absent, where the bytes go another way) or longer than
 //                     kChunkBytes
 absl::StatusOr<Frame> DecodeFrame(grpc::ByteBuffer message);
 

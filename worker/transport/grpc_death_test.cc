@@ -1,20 +1,13 @@
 // A peer that is killed or stopped, at either end of a link: noticed within seconds, by name, with
 // nothing left hanging. The peer is a process of its own (link_peer.cc).
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-
-#include <cstdio>
-#include <cstring>
 
 #include "absl/synchronization/notification.h"
 #include "worker/transport/loopback.h"
-
-extern char** environ;
+#include "worker/transport/peer_process.h"
 
 namespace headrace {
 namespace {
@@ -33,42 +26,10 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kNoticeDeath = absl::Seconds(2);
 constexpr absl::Duration kNoticeStop = absl::Seconds(4);
 
-// Runs link_peer; killed when this goes.
-class PeerProcess {
- public:
-  PeerProcess(const char* role, std::string address, const TestPlan& plan) {
-    int out[2];
-    if (pipe2(out, O_CLOEXEC) != 0) abort();
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::string program = HEADRACE_LINK_PEER;
-    std::string name = role;
-    std::string rows = absl::StrCat(plan.rows), host = plan.host;
-    char* argv[] = {program.data(), name.data(), address.data(), rows.data(), host.data(), nullptr};
-    if (posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ) != 0) abort();
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    out_ = fdopen(out[0], "r");
-  }
-  ~PeerProcess() {
-    Signal(SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    fclose(out_);
-  }
-
-  std::string ReadLine() {
-    char line[256] = {};
-    if (fgets(line, sizeof(line), out_) == nullptr) return "";
-    line[strcspn(line, "\n")] = '\0';
-    return line;
-  }
-  void Signal(int number) { kill(pid_, number); }
-
- private:
-  pid_t pid_ = 0;
-  FILE* out_ = nullptr;
-};
+std::vector<std::string> Command(const char* role, const std::string& address,
+                                 const TestPlan& plan) {
+  return {HEADRACE_LINK_PEER, role, address, absl::StrCat(plan.rows), plan.host};
+}
 
 using DeathTest = ::testing::TestWithParam<Over>;
 
@@ -89,7 +50,7 @@ class ReceiverDeathTest : public DeathTest {
   ReceiverDeathTest()
       : plan_(LargePlan(GetParam())),
         memory_(plan_),
-        receiver_("receive", Listen(GetParam()), plan_) {
+        receiver_(Command("receive", Listen(GetParam()), plan_)) {
     for (int mb : {0, 1}) {
       ready_.push_back(MakeOutgoing(ActivationTag(1, mb), plan_, memory_.pool(), 1));
     }
@@ -189,7 +150,7 @@ class SenderDeathTest : public DeathTest {
   SenderDeathTest()
       : plan_{.host = HostFor(GetParam())},
         stage_(Listen(GetParam()), plan_),
-        sender_("send", stage_.address(), plan_) {
+        sender_(Command("send", stage_.address(), plan_)) {
     EXPECT_EQ(sender_.ReadLine(), "sent");
     const absl::StatusOr<Received> got = stage_.inbox().Take(ActivationTag(1, 0), Soon());
     EXPECT_TRUE(got.ok()) << got.status();

@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "worker/transport/crc32c.h"
 #include "worker/transport/frame.h"
+#include "worker/transport/link_choice.h"
 
 namespace headrace {
 namespace {
@@ -67,7 +68,9 @@ GrpcLink::GrpcLink(const LinkContext& context, const v1::Peer& receiver, absl::T
                          receiver.address(), ")")),
       on_lost_(std::move(on_lost)),
       in_flight_(std::make_shared<BuffersInFlight>()),
-      client_context_(std::make_unique<grpc::ClientContext>()) {
+      client_context_(std::make_unique<grpc::ClientContext>()),
+      connect_deadline_(deadline),
+      connect_cancellation_(cancellation) {
   client_context_->set_initial_metadata_corked(true);  // travels with HELLO
   reader_ = std::thread([this, deadline, cancellation] { RunReader(deadline, cancellation); });
   writer_ = std::thread([this] { RunWriter(); });
@@ -133,9 +136,20 @@ v1::LinkInfo GrpcLink::Describe() const {
   v1::LinkInfo link;
   link.set_from_stage(context_.stage);
   link.set_to_stage(to_stage_);
-  link.set_transport(region_ != nullptr ? "shm" : "grpc");
   link.set_address(address_);
-  link.set_reason(region_ != nullptr ? "both workers are on one host" : why_not_shared_);
+  std::string reason = why_not_shared_;
+  if (direct()) {
+    link.set_transport(device_->by_ipc() ? "cuda_ipc" : "nccl");
+    reason = device_->reason();
+    AddReason(why_not_direct_, &reason);
+  } else if (region_ != nullptr) {
+    link.set_transport("shm");
+    reason = "both workers are on one host";
+    AddReason(why_not_direct_, &reason);
+  } else {
+    link.set_transport("grpc");
+  }
+  link.set_reason(reason);
   return link;
 }
 
@@ -185,6 +199,7 @@ void GrpcLink::Join() {
     client_context_.reset();  // the call, which keeps what it has not written
     channel_.reset();
   }
+  device_.reset();
   AwaitBuffers();
 }
 
@@ -242,12 +257,17 @@ void GrpcLink::RunReader(absl::Time deadline, Cancellation* cancellation) {
   if (!protocol_error.ok()) return Settle(grpc::Status::OK, protocol_error);
   protocol_error = Converse(&connecting);
   if (!protocol_error.ok()) client_context_->TryCancel();
+  AwaitTrial(/*give_up=*/true);
   Settle(stream_->Finish(), protocol_error);
 }
 
 absl::Status GrpcLink::Converse(std::optional<Cancellation::Call>* connecting) {
   v1::TensorHeader hello = HeaderFor(context_, v1::MESSAGE_KIND_HELLO);
   if (context_.transport != v1::TRANSPORT_GRPC) hello.set_host(context_.host);
+  if (context_.device != nullptr) {
+    HEADRACE_ASSIGN_OR_RETURN(device_, DeviceSender::Open(context_.device));
+    if (context_.transport != v1::TRANSPORT_GRPC) hello.set_device(context_.device->uuid());
+  }
   if (!stream_->Write(EncodeFrame(hello))) return absl::OkStatus();  // Finish says why
   grpc::ByteBuffer message;
   bool offered = false;
@@ -257,6 +277,10 @@ absl::Status GrpcLink::Converse(std::optional<Cancellation::Call>* connecting) {
     if (!message.DumpToSingleSlice(&slice).ok() ||
         !ack.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
       return absl::InternalError("an ack that cannot be parsed");
+    }
+    if (!offered) {
+      HEADRACE_ASSIGN_OR_RETURN(const bool taken, TakeDeviceOffer(ack));
+      if (taken) continue;
     }
     if (ack.has_shared_memory()) {
       if (std::exchange(offered, true)) return absl::InternalError("memory offered twice");
@@ -273,19 +297,23 @@ absl::Status GrpcLink::Converse(std::optional<Cancellation::Call>* connecting) {
 absl::Status GrpcLink::Attach(const v1::SharedMemory& offer) {
   absl::StatusOr<std::unique_ptr<SharedRegion>> region =
       absl::InvalidArgumentError("memory was offered that was not asked for");
-  if (context_.transport != v1::TRANSPORT_GRPC && !context_.host.empty()) {
+  if (AllowsSharedMemory(context_.transport) && !context_.host.empty()) {
     region = SharedRegion::Attach({offer.process(), offer.file(), offer.bytes(), offer.nonce()});
   }
-  v1::TensorHeader attached = HeaderFor(context_, v1::MESSAGE_KIND_ATTACHED);
   if (region.ok()) {
     region_ = *std::move(region);
   } else {
     why_not_shared_ = absl::StrCat("worker ", receiver_.worker(),
                                    "'s memory cannot be attached: ", region.status().message());
-    attached.set_not_attached(why_not_shared_.substr(0, 1024));
   }
-  stream_->Write(EncodeFrame(attached));  // Read says if that failed
+  Answer(why_not_shared_);
   return absl::OkStatus();
+}
+
+void GrpcLink::Answer(const std::string& not_attached) {
+  v1::TensorHeader attached = HeaderFor(context_, v1::MESSAGE_KIND_ATTACHED);
+  attached.set_not_attached(not_attached.substr(0, 1024));
+  stream_->Write(EncodeFrame(attached));  // Read says if that failed
 }
 
 absl::Status GrpcLink::TakeAck(const v1::StreamTensorsResponse& ack) {
@@ -295,7 +323,7 @@ absl::Status GrpcLink::TakeAck(const v1::StreamTensorsResponse& ack) {
   HEADRACE_RETURN_IF_ERROR(
       TakeSlots(CreditClass::kGradient, ack.gradient_credits(), ack.gradient_slots()));
   HEADRACE_RETURN_IF_ERROR(TakeSlots(CreditClass::kTie, ack.tie_slots_size(), ack.tie_slots()));
-  return state_ == State::kConnecting ? Open(ack.not_shared()) : absl::OkStatus();
+  return state_ == State::kConnecting ? Open(ack) : absl::OkStatus();
 }
 
 absl::Status GrpcLink::TakeSlots(CreditClass credit_class, int64_t credits,
@@ -308,8 +336,8 @@ absl::Status GrpcLink::TakeSlots(CreditClass credit_class, int64_t credits,
     credits_[i] += credits;
     return absl::OkStatus();
   }
-  if (region_ == nullptr || slots.size() != credits ||
-      (!in_place_[i] && state_ != State::kConnecting)) {
+  const bool shares = region_ != nullptr || (device_ != nullptr && device_->by_ipc());
+  if (!shares || slots.size() != credits || (!in_place_[i] && state_ != State::kConnecting)) {
     return absl::InternalError(
         absl::StrCat("an ack of ", credits, " credits and ", slots.size(), " slots"));
   }
@@ -319,19 +347,26 @@ absl::Status GrpcLink::TakeSlots(CreditClass credit_class, int64_t credits,
   return absl::OkStatus();
 }
 
-absl::Status GrpcLink::Open(const std::string& not_shared) {
-  if (region_ == nullptr && why_not_shared_.empty()) {
-    if (context_.transport == v1::TRANSPORT_GRPC) {
+absl::Status GrpcLink::Open(const v1::StreamTensorsResponse& ack) {
+  const std::string& not_shared = ack.not_shared();
+  const v1::Transport transport = context_.transport;
+  if (region_ == nullptr && !direct() && why_not_shared_.empty()) {
+    if (transport == v1::TRANSPORT_GRPC) {
       why_not_shared_ = "pipeline.transport is grpc";
+    } else if (!not_shared.empty() && (device_ != nullptr || !AllowsSharedMemory(transport))) {
+      why_not_shared_ = not_shared;
     } else if (context_.host.empty() || receiver_.host().id() != context_.host) {
       why_not_shared_ = "the workers are on different hosts";
     } else {
       why_not_shared_ = not_shared.empty() ? "the receiver offers no memory" : not_shared;
     }
   }
-  if (region_ == nullptr && context_.transport == v1::TRANSPORT_SHM) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("pipeline.transport is shm, but ", why_not_shared_));
+  const bool as_forced = (transport == v1::TRANSPORT_SHM && region_ != nullptr) ||
+                         (transport == v1::TRANSPORT_CUDA_IPC && direct() && device_->by_ipc()) ||
+                         (transport == v1::TRANSPORT_NCCL && direct() && device_->by_nccl());
+  if (IsForced(transport) && !as_forced && !ack.numbers_only()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "pipeline.transport is ", TransportName(transport), ", but ", why_not_shared_));
   }
   state_ = State::kOpen;
   return absl::OkStatus();
@@ -339,6 +374,7 @@ absl::Status GrpcLink::Open(const std::string& not_shared) {
 
 absl::Status GrpcLink::CauseOf(const grpc::Status& status,
                                const absl::Status& protocol_error) const {
+  if (!device_error_.ok()) return Annotate(device_error_, name_);
   if (!protocol_error.ok()) return Annotate(protocol_error, name_);
   if (bad_slot_) {
     return absl::InternalError(
@@ -377,11 +413,17 @@ void GrpcLink::Settle(const grpc::Status& status, const absl::Status& protocol_e
 void GrpcLink::RunWriter() {
   Queued next;
   while (NextQueued(&next)) {
-    const bool open = next.slot ? WriteInPlace(std::move(next.outgoing), *next.slot)
-                                : WriteTensor(std::move(next.outgoing));
+    const bool on_device = device_ != nullptr && next.outgoing.inline_bytes.empty();
+    const bool open = on_device ? WriteFromDevice(std::move(next)) : WriteInHost(std::move(next));
     if (!open) return;  // the reader learns why
   }
+  if (device_ != nullptr) device_->CloseMemory();
   WriteEnd();
+}
+
+bool GrpcLink::WriteInHost(Queued queued) {
+  return queued.slot ? WriteInPlace(std::move(queued.outgoing), *queued.slot)
+                     : WriteTensor(std::move(queued.outgoing));
 }
 
 bool GrpcLink::NextQueued(Queued* queued) {

@@ -5,7 +5,9 @@
 //        └────── any error ────────┴──> Lost (cause)      Cancel ──> Cancelled, from any state
 //
 // While it connects, the receiver may offer its memory; if that can be attached, a credit is a slot
-// there, the writer copies each tensor into one, and only its header goes down the stream.
+// there, the writer copies each tensor into one, and only its header goes down the stream. From one
+// device to another that memory may be the device's, or the tensor goes by NCCL (device_sender.h;
+// what a link does for that is in grpc_link_device.cc).
 //
 // Two threads: the writer drains the queue, one frame outstanding; the reader connects, then is
 // always inside Read, takes credits from the acks, and settles the state when the stream ends.
@@ -16,6 +18,7 @@
 #include <grpcpp/support/sync_stream.h>
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -31,6 +34,7 @@
 #include "headrace/v1/worker.pb.h"
 #include "worker/backend/shared_region.h"
 #include "worker/pipeline/outbox.h"
+#include "worker/transport/device_sender.h"
 #include "worker/transport/dial.h"
 #include "worker/transport/link.h"
 #include "worker/transport/send_buffer.h"
@@ -83,12 +87,29 @@ class GrpcLink {
   absl::StatusOr<Socket> DialReceiver(absl::Time deadline, const Cancellation* cancellation);
   absl::Status Converse(std::optional<Cancellation::Call>* connecting);
   absl::Status Attach(const v1::SharedMemory& offer);
+  void Answer(const std::string& not_attached);
   void RunWriter();
   // Waits for the next tensor. False: none will come.
   bool NextQueued(Queued* queued);
   v1::TensorHeader HeaderOf(const Outgoing& outgoing) const;
   bool WriteTensor(Outgoing outgoing);
   bool WriteInPlace(Outgoing outgoing, int64_t slot);
+  bool WriteInHost(Queued queued);
+
+  // Takes up or drops what a receiver with a device offers or withdraws. False: it is no such
+  // message.
+  absl::StatusOr<bool> TakeDeviceOffer(const v1::StreamTensorsResponse& message);
+  // Answers the receiver with what comes of it.
+  void Try(std::function<absl::Status()> trial);
+  // Waits for the end of a trial; `give_up`: makes it end.
+  void AwaitTrial(bool give_up);
+  LinkPatience ConnectPatience();
+  // Sends a tensor of the device, and its header.
+  bool WriteFromDevice(Queued queued);
+  // The device or NCCL could not: ends the link. False, for the writer's sake.
+  bool FailFromDevice(const Tag& tag, const absl::Status& status);
+  bool direct() const { return device_ != nullptr && (device_->by_ipc() || device_->by_nccl()); }
+
   bool WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions options);
   void WriteEnd();
   void AwaitBuffers();
@@ -96,7 +117,7 @@ class GrpcLink {
   absl::Status TakeSlots(CreditClass credit_class, int64_t credits,
                          const google::protobuf::RepeatedField<int64_t>& slots)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Open(const std::string& not_shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Open(const v1::StreamTensorsResponse& ack) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A tensor of this class waits for a credit.
   bool IsPaced(CreditClass credit_class) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Settle(const grpc::Status& status, const absl::Status& protocol_error);
@@ -120,6 +141,16 @@ class GrpcLink {
   std::string why_not_shared_;            // empty: it is
   std::unique_ptr<SharedRegion> region_;  // the receiver's, if attached
 
+  // Of a stage on a device. The reader's and its trial's until the link is open, then the writer's,
+  // then Join's.
+  std::unique_ptr<DeviceSender> device_;
+  std::string why_not_direct_;
+  bool memory_offered_ = false, nccl_offered_ = false;
+  const absl::Time connect_deadline_;
+  const Cancellation* const connect_cancellation_;  // may be null; not once the link is open
+  std::thread trial_;                               // the reader's
+  std::atomic<bool> trial_given_up_ = false;
+
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kConnecting;
   absl::Status cause_ ABSL_GUARDED_BY(mu_);  // of kLost
@@ -134,6 +165,7 @@ class GrpcLink {
   absl::Time write_began_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // of the frame under way
   bool stalled_ ABSL_GUARDED_BY(mu_) = false;
   bool bad_slot_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status device_error_ ABSL_GUARDED_BY(mu_);
 
   std::thread reader_;
   std::thread writer_;

@@ -4,8 +4,9 @@
 //
 // Every link is a gRPC stream. Between workers of one host it goes over a Unix socket where there
 // is one, and carries frames without payloads where the sender can attach the receiver's memory:
-// the tensor itself is copied once, into the slot it will be used in. docs/format-frame.md has what
-// passes.
+// the tensor itself is copied once, into the slot it will be used in. Between CUDA devices the same
+// is done with device memory (cuda_ipc.h), or the tensor goes by NCCL (nccl_edge.h).
+// docs/format-frame.md has what passes.
 #pragma once
 
 #include <functional>
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/cancellation.h"
 #include "headrace/v1/worker.pb.h"
+#include "worker/backend/link_device.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/outbox.h"
 #include "worker/pipeline/shared_inputs.h"
@@ -29,9 +31,15 @@ struct LinkContext {
   std::string job_id;
   int64_t generation = 0;
   int stage = 0;
-  int credits = 2;   // per pipelined class (activation, gradient) and edge
+  int credits = 2;     // per pipelined class (activation, gradient) and edge
   std::string host{};  // HostInfo.id of the worker; empty: shares with nobody
   v1::Transport transport = v1::TRANSPORT_AUTO;
+  // Where the stage's tensors lie, but for small ones; null: in host memory. Must outlive all that
+  // it is given to.
+  LinkDevice* device = nullptr;
+  // How long a tensor's copy may take, from when it was handed over or announced: compute may not
+  // have finished it yet.
+  absl::Duration copy_timeout = absl::Seconds(60);
 };
 
 // A stage's links to the stages it sends to.
@@ -44,8 +52,8 @@ class Links : public Outbox {
 // Opens one stream to each stage in `receivers`, says HELLO, waits until each answers.
 //   UNAVAILABLE        names worker, stage, address and what the transport said
 //   DEADLINE_EXCEEDED  likewise
-//   FAILED_PRECONDITION  the receiver refused: other job or generation; or the transport is shm and
-//                      the receiver's memory cannot be attached: says why
+//   FAILED_PRECONDITION  the receiver refused: other job or generation; or the transport is forced,
+//                      and cannot be: says why
 //   ALREADY_EXISTS     the receiver has or had a stream from this stage already
 //   CANCELLED          by `cancellation` (may be null: never), at once; it must outlive the Outbox
 // `on_lost(stage, cause)` is called once per link that breaks later, on a link thread; it must not

@@ -50,12 +50,13 @@ absl::Status CheckSum(const v1::TensorHeader& header, const Tag& tag, uint32_t c
 }  // namespace
 
 TensorAssembler::TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox,
-                                 Admit admit, Claim claim)
+                                 Admit admit, Claim claim, Bring bring)
     : context_(context),
       from_stage_(from_stage),
       inbox_(inbox),
       admit_(std::move(admit)),
-      claim_(std::move(claim)) {}
+      claim_(std::move(claim)),
+      bring_(std::move(bring)) {}
 
 absl::Status TensorAssembler::Accept(const Frame& frame) {
   const v1::TensorHeader& header = frame.header;
@@ -63,6 +64,7 @@ absl::Status TensorAssembler::Accept(const Frame& frame) {
   if (ended_) return absl::InvalidArgumentError("a frame after END, expected nothing");
   if (header.kind() == v1::MESSAGE_KIND_END) return AcceptEnd(header);
   if (header.has_slot()) return AcceptInPlace(header);
+  if (header.by_nccl()) return AcceptByNccl(header);
   HEADRACE_RETURN_IF_ERROR(current_ ? CheckContinues(header) : Begin(header));
   HEADRACE_RETURN_IF_ERROR(CheckRange(header));
   const Tensor& tensor = current_->received.tensor;
@@ -73,7 +75,15 @@ absl::Status TensorAssembler::Accept(const Frame& frame) {
   if (current_->next_offset < tensor.bytes()) return absl::OkStatus();
   Received whole = std::move(current_->received);
   current_.reset();
-  return inbox_->Put(std::move(whole));
+  return Deliver(std::move(whole));
+}
+
+absl::Status TensorAssembler::Deliver(Received received, bool by_nccl) {
+  if (bring_ != nullptr && (by_nccl || received.staged.valid())) {
+    const absl::Status brought = bring_(&received, by_nccl);
+    if (!brought.ok()) return Annotate(brought, ToText(received.tag));
+  }
+  return inbox_->Put(std::move(received));
 }
 
 absl::Status TensorAssembler::CheckSender(const v1::TensorHeader& header) const {
@@ -125,15 +135,31 @@ absl::Status TensorAssembler::AcceptInPlace(const v1::TensorHeader& header) {
   }
   if (header.offset() != 0) return Wrong(announced.tag, "offset", header.offset(), 0);
   if (header.length() != bytes) return Wrong(announced.tag, "length", header.length(), bytes);
-  HEADRACE_RETURN_IF_ERROR(CheckSum(
-      header, announced.tag, ExtendCrc32c(0, received.tensor.data, static_cast<size_t>(bytes))));
-  return inbox_->Put(std::move(received));
+  const bool in_host_memory = bring_ == nullptr || received.staged.valid();
+  if (in_host_memory) {
+    HEADRACE_RETURN_IF_ERROR(CheckSum(
+        header, announced.tag, ExtendCrc32c(0, received.tensor.data, static_cast<size_t>(bytes))));
+  }
+  return Deliver(std::move(received));
+}
+
+absl::Status TensorAssembler::AcceptByNccl(const v1::TensorHeader& header) {
+  HEADRACE_RETURN_IF_ERROR(current_ ? CheckContinues(header) : Begin(header));
+  Received received = std::move(current_->received);
+  current_.reset();
+  const int64_t bytes = received.tensor.bytes();
+  if (header.length() != bytes) return Wrong(received.tag, "length", header.length(), bytes);
+  if (bring_ == nullptr || !received.slot.valid()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToText(received.tag), ": announced to come by NCCL, expected in a frame"));
+  }
+  return Deliver(std::move(received), /*by_nccl=*/true);
 }
 
 absl::Status TensorAssembler::CheckContinues(const v1::TensorHeader& header) const {
   HEADRACE_ASSIGN_OR_RETURN(const Tag tag, TagOf(header));
   const Received& received = current_->received;
-  if (tag != received.tag || header.has_slot()) {
+  if (tag != received.tag || header.has_slot() || header.by_nccl()) {
     return absl::InvalidArgumentError(absl::StrCat("frame of ", ToText(tag), ", expected byte ",
                                                    current_->next_offset, " of ",
                                                    ToText(received.tag)));

@@ -23,10 +23,12 @@ class TensorAssembler {
   // The same for a tensor that it says lies in shared memory at `offset`: the slot there, if it is
   // one that was granted for such tensors.
   using Claim = std::function<absl::StatusOr<Slot>(const Tag& tag, int64_t offset)>;
+  // Brings a tensor of a stage on a device to the device: what is staged, or what comes by NCCL.
+  using Bring = std::function<absl::Status(Received* received, bool by_nccl)>;
 
-  // `inbox` must outlive this.
+  // `inbox` must outlive this. `bring`: null where tensors lie in host memory.
   TensorAssembler(const LinkContext& context, int from_stage, Inbox* inbox, Admit admit,
-                  Claim claim);
+                  Claim claim, Bring bring = nullptr);
 
   // Takes the next frame, HELLO excepted; after the last one of a tensor, Puts it into the inbox.
   // Every error names what was expected and what came, and ends the stream:
@@ -34,7 +36,7 @@ class TensorAssembler {
   //   INVALID_ARGUMENT     another sender, unexpected tag, type, shape, size, offset or length; an
   //                        END inside a tensor, a frame after END
   //   DATA_LOSS            the checksum differs
-  //   else                 what `admit`, `claim`, Inbox::Prepare or Inbox::Put said
+  //   else                 what `admit`, `claim`, `bring`, Inbox::Prepare or Inbox::Put said
   absl::Status Accept(const Frame& frame);
 
   // An END frame has come.
@@ -50,6 +52,8 @@ class TensorAssembler {
   absl::Status AcceptEnd(const v1::TensorHeader& header);
   absl::Status Begin(const v1::TensorHeader& header);
   absl::Status AcceptInPlace(const v1::TensorHeader& header);
+  absl::Status AcceptByNccl(const v1::TensorHeader& header);
+  absl::Status Deliver(Received received, bool by_nccl = false);
   absl::Status CheckContinues(const v1::TensorHeader& header) const;
   absl::Status CheckRange(const v1::TensorHeader& header) const;
 
@@ -58,6 +62,7 @@ class TensorAssembler {
   Inbox* const inbox_;
   const Admit admit_;
   const Claim claim_;
+  const Bring bring_;
   std::optional<Current> current_;
   bool ended_ = false;
 };
