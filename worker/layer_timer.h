@@ -17,7 +17,7 @@ int64_t TimedLayerBytes(const StageShape& layer);
 
 // `layer` is a stage of one layer; its micro-batch is `layer.largest`. After a warm-up, the least
 // seconds of each of the three over a few rounds (about 0.3 s of them, one at least), so that a
-// busy moment does not count; where a round takes long, the warm-up's own. To be called on the
+// busy moment does not count; where the warm-up took over 2 s, its own. To be called on the
 // thread that computes: sets its OpenMP threads.
 //   RESOURCE_EXHAUSTED  the system refuses the memory
 //   CANCELLED           `cancelled` became true; looked at between the three
