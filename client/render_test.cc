@@ -256,6 +256,21 @@ TEST(PlanText, NamesLinksThatAreSlowerThanTheirReceivers) {
   EXPECT_THAT(text, Not(HasSubstr("the activation from")));
 }
 
+TEST(PlanText, SaysWhatLinksExposeAndHowManyMicroBatchesWouldHideThem) {
+  v1::Plan plan = FailedJob().plan();  // 400 ms a step
+  plan.set_exposed_s(0.003);
+  EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("links")));
+  plan.set_exposed_s(0.04);
+  EXPECT_THAT(RenderPlan(plan, {}, 120),
+              HasSubstr("\nlinks      expose 40 ms of a step, 10.0 %\n"));
+  plan.mutable_link_advice()->set_micro_batches(12);
+  plan.mutable_link_advice()->set_batch_size(28);
+  plan.mutable_link_advice()->set_compute_share(0.96);
+  EXPECT_THAT(RenderPlan(plan, {}, 120),
+              HasSubstr("expose 40 ms of a step, 10.0 %; 4.0 % with training.micro_batches: 12 and "
+                        "training.batch_size: 28 (as large micro-batches)\n"));
+}
+
 TEST(PlanText, SaysThatBf16BoundariesChangeTheNumbers) {
   v1::Plan plan = FailedJob().plan();
   EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("boundaries")));

@@ -14,6 +14,8 @@
 namespace headrace {
 namespace {
 
+constexpr double kExposedShown = 0.01;  // of a step
+
 std::string LayerName(const v1::Plan& plan, int64_t layer) {
   if (layer >= 0 && layer < plan.layer_names_size())
     return plan.layer_names(static_cast<int>(layer));
@@ -147,6 +149,20 @@ std::string SlowLinks(const v1::Plan& plan) {
   return out;
 }
 
+// What links cost a step, and what would make it less.
+std::string ExposedLinks(const v1::Plan& plan) {
+  if (plan.exposed_s() < kExposedShown * plan.step_s() || plan.exposed_s() <= 0) return "";
+  std::string out = absl::StrCat("links      expose ", FormatSeconds(plan.exposed_s()),
+                                 " of a step, ", FormatShare(plan.exposed_s() / plan.step_s()));
+  if (plan.has_link_advice()) {
+    const v1::LinkAdvice& advice = plan.link_advice();
+    absl::StrAppend(&out, "; ", FormatShare(1 - advice.compute_share()),
+                    " with training.micro_batches: ", advice.micro_batches(),
+                    " and training.batch_size: ", advice.batch_size(), " (as large micro-batches)");
+  }
+  return absl::StrCat(out, "\n");
+}
+
 }  // namespace
 
 int64_t TotalBytes(const v1::MemoryBytes& memory) {
@@ -170,7 +186,7 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
                     "boundaries bf16: half the bytes between stages; numbers differ from fp32's "
                     "and depend on where stages begin\n");
   }
-  absl::StrAppend(&out, SimulatedLine(plan), SlowLinks(plan), "\n");
+  absl::StrAppend(&out, SimulatedLine(plan), SlowLinks(plan), ExposedLinks(plan), "\n");
   absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
   if (!plan.grid().empty()) {
     absl::StrAppend(&out, "\nschedule\n");

@@ -11,6 +11,7 @@
 #include "common/status.h"
 #include "plan/job_check.h"
 #include "plan/planner/advice.h"
+#include "plan/planner/link_advice.h"
 #include "plan/planner/stage_search.h"
 #include "plan/planner/trial.h"
 
@@ -183,7 +184,9 @@ absl::StatusOr<v1::Plan> PlanJob(const v1::JobSpec& spec, const v1::Dataset* dat
     const int last = stages > 0 ? first : static_cast<int>(std::min(on.size(), job.layers.size()));
     HEADRACE_ASSIGN_OR_RETURN(const std::optional<Trial> best, FindFastest(job, on, first, last));
     if (!best) return ExplainMisfit(spec, job, on, advice);
-    return Write(job, on, *best);
+    v1::Plan written = Write(job, on, *best);
+    HEADRACE_RETURN_IF_ERROR(AdviseOnLinks(job, on, *best, advice, &written));
+    return written;
   };
   return PlanOnHosts(spec, static_cast<size_t>(first), workers, plan);
 }

@@ -63,6 +63,15 @@ ReplayOptions OptionsOf(const JobShape& job, std::vector<StageCosts> costs) {
 
 }  // namespace
 
+absl::StatusOr<double> SecondsWithoutLinks(const JobShape& job, const Trial& trial) {
+  std::vector<StageCosts> costs = trial.costs;
+  for (StageCosts& each : costs) each.activation_s = each.gradient_s = 0;
+  HEADRACE_ASSIGN_OR_RETURN(
+      const Simulation simulation,
+      Simulate(trial.schedule, job.micro_batches(), OptionsOf(job, std::move(costs))));
+  return simulation.step_s;
+}
+
 std::vector<int> AssignWorkers(const Partition& partition,
                                const std::vector<WorkerClass>& classes) {
   std::vector<size_t> used(classes.size());
@@ -98,6 +107,7 @@ absl::StatusOr<std::optional<Trial>> Trials::Try(const ScheduleShape& shape,
   Setup setup;
   Prepare(shape, &setup);
   Trial trial;
+  trial.shape = shape;
   if (known != nullptr && FitsMemory(*known, setup.problem)) {
     trial.partition = *known;
   } else {

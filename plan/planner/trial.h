@@ -15,6 +15,7 @@
 namespace headrace {
 
 struct Trial {
+  ScheduleShape shape;
   Schedule schedule;  // empty for generate
   Partition partition;
   std::vector<StageCosts> costs;
@@ -75,6 +76,9 @@ class Trials {
   LayerTable layers_;
   const std::vector<WorkerClass> classes_;
 };
+
+// What a step of `trial` would take if tensors were there as soon as they are sent.
+absl::StatusOr<double> SecondsWithoutLinks(const JobShape& job, const Trial& trial);
 
 // The worker of each stage: of its class, the first in the list that is free.
 std::vector<int> AssignWorkers(const Partition& partition, const std::vector<WorkerClass>& classes);
