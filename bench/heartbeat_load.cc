@@ -28,7 +28,7 @@ using Stub = v1::WorkerRegistryService::Stub;
 struct Flags {
   std::string coordinator;
   int workers = 1000, channels = 16;
-  double interval_s = 0.5, seconds = 20;
+  double seconds = 20;
 };
 
 // One heartbeat on its way.
@@ -45,7 +45,7 @@ class Load {
   explicit Load(const Flags& flags) : flags_(flags) {
     for (int i = 0; i < flags.channels; ++i) {
       // A pool of their own: else all channels to one address share a connection.
-      channels_.push_back(MakeChannel(flags.coordinator, ChannelUse::kTensors));
+      channels_.push_back(MakeChannel(flags.coordinator, ChannelUse::kBlobs));
       stubs_.push_back(v1::WorkerRegistryService::NewStub(channels_.back()));
     }
     numbers_.resize(flags.workers);
@@ -74,19 +74,18 @@ class Load {
     return true;
   }
 
-  // Every worker beats every interval, evenly spread over it.
+  // Every worker beats as often as the coordinator's last answer said, evenly spread over that.
   void Run() {
     std::thread drain([this] { Drain(); });
-    const absl::Duration gap = absl::Seconds(flags_.interval_s / flags_.workers);
     const absl::Time start = absl::Now();
-    const int64_t beats = static_cast<int64_t>(flags_.seconds / flags_.interval_s * flags_.workers);
-    for (int64_t n = 0; n < beats; ++n) {
-      const absl::Time due = start + static_cast<double>(n) * gap;
+    int64_t beats = 0;
+    for (absl::Time due = start; due < start + absl::Seconds(flags_.seconds);) {
       if (const absl::Duration early = due - absl::Now(); early > absl::ZeroDuration()) {
         absl::SleepFor(early);
       }
-      Send(static_cast<int>(n % flags_.workers));
-      if (n + 1 == flags_.workers) std::cout << "ready" << std::endl;
+      Send(static_cast<int>(beats++ % flags_.workers));
+      if (beats == flags_.workers) std::cout << "ready" << std::endl;
+      due += absl::Milliseconds(next_ms_.load()) / flags_.workers;
     }
     while (answered_ < beats) absl::SleepFor(absl::Milliseconds(1));
     queue_.Shutdown();
@@ -128,6 +127,7 @@ class Load {
     while (queue_.Next(&tag, &ok)) {
       const std::unique_ptr<Beat> beat(static_cast<Beat*>(tag));
       if (!beat->status.ok()) ++failed_;
+      if (beat->response.next_ms() > 0) next_ms_ = beat->response.next_ms();
       took_ms_.push_back(absl::ToDoubleMilliseconds(absl::Now() - beat->sent));
       ++answered_;
     }
@@ -151,6 +151,7 @@ class Load {
   std::vector<uint64_t> numbers_;  // of each worker's last heartbeat
   grpc::CompletionQueue queue_;
   std::atomic<int64_t> answered_ = 0;
+  std::atomic<int64_t> next_ms_ = 500;
   // The drain's own until it is joined.
   int64_t failed_ = 0;
   std::vector<double> took_ms_;
@@ -163,7 +164,6 @@ int Main(int argc, char** argv) {
   app.add_option("--workers", flags.workers, "How many")->check(CLI::Range(1, 4096));
   app.add_option("--channels", flags.channels, "Connections they share")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--interval", flags.interval_s, "Seconds between two of a worker's heartbeats");
   app.add_option("--seconds", flags.seconds, "How long to beat");
   CLI11_PARSE(app, argc, argv);
   Load load(flags);

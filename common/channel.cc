@@ -21,6 +21,7 @@ namespace headrace {
 namespace {
 
 constexpr int kKeepaliveMs = 1000;
+constexpr int kRareKeepaliveMs = 10'000;                     // where heartbeats tell more
 constexpr int kTensorMessageBytes = (1 << 20) + (64 << 10);  // one chunk and its header
 constexpr int kControlMessageBytes = 8 << 20;
 constexpr std::string_view kUnix = "unix:";
@@ -87,7 +88,8 @@ grpc::ChannelArguments MakeChannelArguments(ChannelUse use) {
   // Retries hold the first 256 KiB of a stream back for seconds.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  const bool beats = use == ChannelUse::kHeartbeats || use == ChannelUse::kBlobs;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, beats ? kRareKeepaliveMs : kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -95,7 +97,7 @@ grpc::ChannelArguments MakeChannelArguments(ChannelUse use) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Also the time one attempt to connect may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  if (use == ChannelUse::kTensors) {
+  if (use == ChannelUse::kTensors || use == ChannelUse::kBlobs) {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(kTensorMessageBytes);
   } else {
@@ -109,7 +111,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, ChannelUs
                                    MakeChannelArguments(use));
 }
 
-absl::Status AddListener(grpc::ServerBuilder* builder, const std::string& address, int* port) {
+absl::Status AddListener(grpc::ServerBuilder* builder, const std::string& address, int* port,
+                         ListenUse use) {
   HEADRACE_RETURN_IF_ERROR(CheckAddress(address));
   if (std::string_view(address).substr(0, kUnix.size()) == kUnix) {
     HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<FileLock> lock,
@@ -117,7 +120,8 @@ absl::Status AddListener(grpc::ServerBuilder* builder, const std::string& addres
     builder->SetOption(std::make_unique<LockOption>(std::move(lock)));
   }
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              use == ListenUse::kCoordinator ? kRareKeepaliveMs : kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

@@ -32,7 +32,7 @@ std::string BoundAddress(const std::string& listen, int port) {
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorOptions options)
-    : options_(std::move(options)), registry_(options_.clock, options_.lease) {}
+    : options_(std::move(options)), registry_(options_.clock, options_.lease, options_.heartbeat) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptions options) {
   if (!options.plan.train) options.plan.train = &PlanJob;
@@ -86,7 +86,7 @@ absl::Status Coordinator::Listen() {
   quota.Resize(kMaxMemoryBytes);
   builder.SetResourceQuota(quota);
   int port = 0;
-  HEADRACE_RETURN_IF_ERROR(AddListener(&builder, options_.listen, &port));
+  HEADRACE_RETURN_IF_ERROR(AddListener(&builder, options_.listen, &port, ListenUse::kCoordinator));
   builder.RegisterService(clients_.get());
   builder.RegisterService(workers_.get());
   server_ = builder.BuildAndStart();

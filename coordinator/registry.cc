@@ -1,5 +1,7 @@
 #include "coordinator/registry.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/log.h"
@@ -22,7 +24,7 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
     if (entries_.size() >= kMaxWorkers) {
       return absl::ResourceExhaustedError(absl::StrCat(kMaxWorkers, " workers are registered"));
     }
-    entries_[info.name()] = Entry{info, 0, clock_->Now()};
+    entries_[info.name()] = Entry{info, 0, clock_->Now(), heartbeat_};
     entries_[info.name()].info.clear_job_id();
     return replaced;
   }
@@ -32,6 +34,7 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
     entry.info = info;
     entry.info.set_job_id(job_id);
     entry.seen = clock_->Now();
+    entry.pause = heartbeat_;
     return replaced;
   }
   if (!Expired(entry)) {
@@ -40,13 +43,21 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
                                                  "); choose another --name"));
   }
   replaced.push_back(Lost(entry));
-  entry = Entry{info, 0, clock_->Now()};
+  entry = Entry{info, 0, clock_->Now(), heartbeat_};
   entry.info.clear_job_id();
   return replaced;
 }
 
-absl::StatusOr<bool> Registry::Heartbeat(const std::string& name, const std::string& instance,
-                                         const std::string& job_id, int64_t generation) {
+absl::Duration Registry::PauseOf(const Entry& entry) const {
+  if (!entry.info.job_id().empty()) return heartbeat_;
+  const absl::Duration fair = absl::Seconds(1) * entries_.size() / kIdleBeatsPerSecond;
+  return std::max(heartbeat_, std::min(fair, kLongestPause));
+}
+
+absl::StatusOr<Registry::Answer> Registry::Heartbeat(const std::string& name,
+                                                     const std::string& instance,
+                                                     const std::string& job_id,
+                                                     int64_t generation) {
   absl::MutexLock lock(&mu_);
   Wake();
   const auto it = entries_.find(name);
@@ -55,7 +66,11 @@ absl::StatusOr<bool> Registry::Heartbeat(const std::string& name, const std::str
   }
   Entry& entry = it->second;
   entry.seen = clock_->Now();
-  return !job_id.empty() && (job_id != entry.info.job_id() || generation != entry.generation);
+  // One that serves a stage still, or what it must end, is to say so when it no longer does.
+  entry.pause = job_id.empty() ? PauseOf(entry) : heartbeat_;
+  const bool stop =
+      !job_id.empty() && (job_id != entry.info.job_id() || generation != entry.generation);
+  return Answer{stop, entry.pause};
 }
 
 absl::StatusOr<LostWorker> Registry::Leave(const std::string& name, const std::string& instance) {

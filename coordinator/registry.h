@@ -32,19 +32,28 @@ struct LostWorker {
 class Registry {
  public:
   static constexpr int kMaxWorkers = 4096;
+  // Those that serve nothing together beat about so often, at the slowest every kLongestPause. A
+  // heartbeat costs some 0.1 ms.
+  static constexpr int kIdleBeatsPerSecond = 500;
+  static constexpr absl::Duration kLongestPause = absl::Seconds(2);
 
   // `clock` must outlive this.
-  Registry(const Clock* clock, absl::Duration lease) : clock_(clock), lease_(lease) {}
+  Registry(const Clock* clock, absl::Duration lease, absl::Duration heartbeat)
+      : clock_(clock), lease_(lease), heartbeat_(heartbeat) {}
 
   // The same instance may register again. Returns the dead worker it replaces, if it does.
   //   ALREADY_EXISTS       a living worker has this name
   //   RESOURCE_EXHAUSTED   kMaxWorkers are there
   absl::StatusOr<std::vector<LostWorker>> Register(const v1::WorkerInfo& info);
 
-  // Renews the lease. Says whether the stage that the worker reports is one it must end.
+  struct Answer {
+    bool stop = false;     // the stage that the worker reports is one it must end
+    absl::Duration pause;  // until its next heartbeat; its lease is as much longer
+  };
+  // Renews the lease.
   //   NOT_FOUND  not registered, another instance's name, or the lease has run out
-  absl::StatusOr<bool> Heartbeat(const std::string& name, const std::string& instance,
-                                 const std::string& job_id, int64_t generation);
+  absl::StatusOr<Answer> Heartbeat(const std::string& name, const std::string& instance,
+                                   const std::string& job_id, int64_t generation);
 
   // NOT_FOUND as Heartbeat.
   absl::Status Check(const std::string& name, const std::string& instance) const;
@@ -71,19 +80,21 @@ class Registry {
     v1::WorkerInfo info;
     int64_t generation = 0;
     absl::Time seen;
+    absl::Duration pause;  // the worker was told to beat again after it
   };
+  absl::Duration PauseOf(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   const Entry* Find(const std::string& name, const std::string& instance) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool Stalled() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Notes that this is awake; after a stall everybody gets a fresh lease.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Expired(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return clock_->Now() - entry.seen > lease_ && !Stalled();
+    return clock_->Now() - entry.seen > lease_ + (entry.pause - heartbeat_) && !Stalled();
   }
   LostWorker Lost(const Entry& entry) const;
 
   const Clock* const clock_;
-  const absl::Duration lease_;
+  const absl::Duration lease_, heartbeat_;
   mutable absl::Mutex mu_;
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
   absl::Time awake_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // when it last did anything

@@ -87,10 +87,11 @@ absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
     LogInfo(absl::StrCat("worker ", left.name, " left"));
     return driver_->Post(WorkerLost{left.name, left.instance, left.reason}, 0);
   }
-  HEADRACE_ASSIGN_OR_RETURN(
-      const bool stop, registry_->Heartbeat(request.worker(), request.instance(), request.job_id(),
-                                            request.generation()));
-  response->set_stop_stage(stop);
+  HEADRACE_ASSIGN_OR_RETURN(const Registry::Answer answer,
+                            registry_->Heartbeat(request.worker(), request.instance(),
+                                                 request.job_id(), request.generation()));
+  response->set_stop_stage(answer.stop);
+  response->set_next_ms(absl::ToInt64Milliseconds(answer.pause));
   ReadClock(response->mutable_clock());
   return driver_->Post(
       WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},

@@ -35,7 +35,7 @@ class RegistryTest : public ::testing::Test {
 
   std::vector<LostWorker> lost_;
   FakeClock clock_{absl::FromUnixSeconds(1000)};
-  Registry registry_{&clock_, absl::Seconds(2)};
+  Registry registry_{&clock_, absl::Seconds(2), absl::Milliseconds(500)};
 };
 
 TEST_F(RegistryTest, HeartbeatsKeepTheLease) {
@@ -132,12 +132,36 @@ TEST_F(RegistryTest, KnowsNobodyAfterARestart) {
 TEST_F(RegistryTest, TellsAStageOfNoLivingGenerationToEnd) {
   ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
   registry_.SetServing("w0", "a", "j1", 2);
-  EXPECT_FALSE(*registry_.Heartbeat("w0", "a", "j1", 2));
-  EXPECT_FALSE(*registry_.Heartbeat("w0", "a", "", 0)) << "it serves nothing yet";
-  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j1", 1));
-  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j2", 2));
+  EXPECT_FALSE(registry_.Heartbeat("w0", "a", "j1", 2)->stop);
+  EXPECT_FALSE(registry_.Heartbeat("w0", "a", "", 0)->stop) << "it serves nothing yet";
+  EXPECT_TRUE(registry_.Heartbeat("w0", "a", "j1", 1)->stop);
+  EXPECT_TRUE(registry_.Heartbeat("w0", "a", "j2", 2)->stop);
   registry_.SetServing("w0", "a", "", 0);
-  EXPECT_TRUE(*registry_.Heartbeat("w0", "a", "j1", 2));
+  EXPECT_TRUE(registry_.Heartbeat("w0", "a", "j1", 2)->stop);
+}
+
+// A thousand beat every 2 s, which makes 500 a second; one that serves a stage as often as ever.
+TEST_F(RegistryTest, ManyIdleWorkersBeatLessOftenForALongerLease) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  EXPECT_EQ(registry_.Heartbeat("w0", "a", "", 0)->pause, absl::Milliseconds(500));
+  for (int i = 1; i < 1000; ++i) {
+    ASSERT_TRUE(registry_.Register(Info("w" + std::to_string(i), "a")).ok());
+  }
+  registry_.SetServing("w1", "a", "j1", 1);
+  EXPECT_EQ(registry_.Heartbeat("w0", "a", "", 0)->pause, absl::Seconds(2));
+  EXPECT_EQ(registry_.Heartbeat("w1", "a", "j1", 1)->pause, absl::Milliseconds(500));
+  EXPECT_EQ(registry_.Heartbeat("w2", "a", "j9", 9)->pause, absl::Milliseconds(500)) << "it ends";
+  // Three and a half seconds after that answer w0 is still known, though it serves a stage now; all
+  // that had none are gone by then.
+  registry_.SetServing("w0", "a", "j2", 1);
+  for (int i = 0; i < 7; ++i) {
+    clock_.Advance(absl::Milliseconds(500));
+    registry_.Expire();
+  }
+  EXPECT_EQ(registry_.NumAlive(), 1);
+  EXPECT_TRUE(registry_.Check("w0", "a").ok());
+  clock_.Advance(absl::Milliseconds(1));
+  ASSERT_EQ(registry_.Expire().size(), 1u);
 }
 
 TEST_F(RegistryTest, BoundsHowManyThereAre) {

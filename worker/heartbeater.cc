@@ -92,14 +92,17 @@ absl::Status Heartbeater::RegisterOnce() {
   heartbeat_ =
       absl::Milliseconds(std::clamp(response.heartbeat_ms(), kMinHeartbeatMs, kMaxHeartbeatMs));
   lease_ = std::max(2 * heartbeat_, absl::Milliseconds(std::min(response.lease_ms(), kMaxLeaseMs)));
+  pause_ = heartbeat_;
   answered_ = absl::Now();
   lost_told_ = false;
   return status;
 }
 
 bool Heartbeater::Beat() {
-  while (cancellation_.Pause(heartbeat_)) {
+  absl::Duration pause = pause_;
+  while (cancellation_.Pause(pause)) {
     const absl::Status status = BeatOnce();
+    pause = status.ok() ? pause_ : heartbeat_;
     if (status.ok()) {
       answered_ = absl::Now();
       lost_told_ = false;
@@ -110,7 +113,7 @@ bool Heartbeater::Beat() {
       return true;
     }
     const absl::Duration silence = absl::Now() - answered_;
-    if (silence > lease_ && !lost_told_) {
+    if (silence > lease_ + (pause_ - heartbeat_) && !lost_told_) {
       lost_told_ = true;
       LogWarning(absl::StrCat("no heartbeat answered for ", absl::FormatDuration(silence), ": ",
                               std::string(status.message())));
@@ -131,8 +134,11 @@ absl::Status Heartbeater::BeatOnce() {
   const absl::Status status = Call(lease_ / 2, [&](grpc::ClientContext* context) {
     return stub_->Heartbeat(context, request, &response);
   });
-  if (status.ok()) TellClock(response.clock(), asked_ns);
-  if (status.ok() && response.stop_stage() && !request.job_id().empty()) {
+  if (!status.ok()) return status;
+  TellClock(response.clock(), asked_ns);
+  const absl::Duration told = absl::Milliseconds(std::min(response.next_ms(), kMaxHeartbeatMs));
+  pause_ = std::max(heartbeat_, told);
+  if (response.stop_stage() && !request.job_id().empty()) {
     callbacks_.stop_stage(request.job_id(), request.generation());
   }
   return status;

@@ -1,6 +1,7 @@
-// Keeps this worker known to the coordinator: registers it, renews its lease, registers again when
-// the coordinator has forgotten it (NOT_FOUND), and says when the coordinator has been gone for
-// longer than a lease.
+// Keeps this worker known to the coordinator: registers it, renews its lease as often as each
+// answer says (where many workers serve nothing, less often), registers again when the coordinator
+// has forgotten it (NOT_FOUND), and says when the coordinator has been gone for longer than a
+// lease.
 //
 //              ┌──────────── NOT_FOUND ────────────┐
 //              ▼                                   │
@@ -76,6 +77,8 @@ class Heartbeater {
   // The thread's own.
   absl::Duration heartbeat_ = absl::Milliseconds(500);
   absl::Duration lease_ = absl::Seconds(2);
+  absl::Duration pause_;  // until the next heartbeat, as the last answer said; the lease is longer
+                          // by what it is above heartbeat_
   absl::Time answered_;    // last time the coordinator answered
   bool lost_told_ = true;  // nothing to lose before the first registration
 

@@ -43,6 +43,7 @@ class FakeRegistry final : public v1::WorkerRegistryService::Service {
     ++beats_;
     last_beat_ = *request;
     response->set_stop_stage(stop_stage_);
+    response->set_next_ms(next_ms_);
     return grpc::Status::OK;
   }
   grpc::Status ReportEvents(grpc::ServerContext*, const v1::ReportEventsRequest* request,
@@ -60,6 +61,7 @@ class FakeRegistry final : public v1::WorkerRegistryService::Service {
   grpc::Status register_status_ ABSL_GUARDED_BY(mu_);
   bool known_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_stage_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t next_ms_ ABSL_GUARDED_BY(mu_) = 0;
   int registrations_ ABSL_GUARDED_BY(mu_) = 0;
   int beats_ ABSL_GUARDED_BY(mu_) = 0;
   int refusals_ ABSL_GUARDED_BY(mu_) = 0;
@@ -215,6 +217,22 @@ TEST_F(HeartbeaterTest, SaysOnceThatTheCoordinatorIsGoneAndComesBackWhenItDoes) 
   absl::MutexLock lock(&mu_);
   EXPECT_EQ(losses_, 1);
   EXPECT_GT(silence_, absl::Milliseconds(200));
+}
+
+// Heartbeats of 20 ms and a lease of 200: told to wait for 170, it has a lease of 350.
+TEST_F(HeartbeaterTest, ALongerPauseMakesALongerLease) {
+  {
+    absl::MutexLock lock(&registry_.mu_);
+    registry_.next_ms_ = 170;
+  }
+  const auto heartbeater = Begin();
+  const auto beaten = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return registry_.beats_ >= 2; };
+  ASSERT_TRUE(Await(&registry_.mu_, beaten));
+  StopServing();
+  const auto lost = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return losses_ > 0; };
+  ASSERT_TRUE(Await(&mu_, lost));
+  absl::MutexLock lock(&mu_);
+  EXPECT_GT(silence_, absl::Milliseconds(350));
 }
 
 TEST_F(HeartbeaterTest, ABadRegistrationIsRefusedForGood) {
