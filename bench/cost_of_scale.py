@@ -14,14 +14,16 @@ def plan_figures(options):
     if done.returncode != 0:
         raise BenchError(f"plan_scale ended with {done.returncode}: {done.stderr[-2000:]}")
     seconds = json.loads(done.stdout)
-    detail = "10,000 layers, 1,000 workers, K = 1,000, M = 128, 1F1B, recompute: always; processor time"
+    detail = "10,000 layers, 1,000 workers, K = 1,000 (auto: any), M = 128, 1F1B, recompute: always; processor time"
     if options.quick:
         detail = "quick: 200 layers, 20 workers"
     for name, workers in (("equal", "equal workers"), ("two_kinds", "two kinds of workers"),
-                          ("unequal", "no two workers alike")):
+                          ("unequal", "no two workers alike"),
+                          ("measured", "no two workers alike, their layers measured")):
         yield Figure(f"plan_{name}", seconds[f"{name}_s"], "s", target=None if options.quick else 1, at_least=False,
                      detail=f"{workers}: {detail}")
-    yield Figure("plan_auto", seconds["auto_s"], "s", detail=f"stages: auto, equal workers; {detail}")
+    for name, workers in (("auto", "equal workers"), ("auto_unequal", "no two workers alike")):
+        yield Figure(f"plan_{name}", seconds[f"{name}_s"], "s", detail=f"stages: auto, {workers}; {detail}")
     yield Figure("simulate", seconds["simulate_s"], "s", target=None if options.quick else 5, at_least=False,
                  detail="K = 1,000, M = 4,000, 1F1B: 8 million actions" if not options.quick else "quick: K = 20")
 
@@ -31,7 +33,7 @@ def heartbeats(options, workers, channels, seconds):
     with Cluster(options, []) as cluster:
         load = subprocess.Popen(
             [options.program("heartbeat_load"), "--coordinator", cluster.address, "--workers", str(workers),
-             "--channels", str(channels), "--seconds", str(seconds + 1)], stdout=subprocess.PIPE, text=True)
+             "--channels", str(channels), "--seconds", str(seconds + 3)], stdout=subprocess.PIPE, text=True)
         try:
             if load.stdout.readline().strip() != "ready":
                 raise BenchError("heartbeat_load could not register its workers")
@@ -54,5 +56,5 @@ def run(options):
         share, said = heartbeats(options, workers, channels, 2 if options.quick else 21)
         yield Figure(f"heartbeats_{workers}_workers_{channels}_connections", 100 * share, "% of a core",
                      target=10 if channels == 16 else None, at_least=False,
-                     detail=f"{said['beats_per_second']:.0f} a second, answered in {said['median_ms']:.2f} ms "
+                     detail=f"idle ones: {said['beats_per_second']:.0f} a second, answered in {said['median_ms']:.2f} ms "
                             f"(99 %: {said['p99_ms']:.2f})")

@@ -66,6 +66,18 @@ std::vector<PlanWorker> Workers(const Flags& flags, int kinds) {
   return workers;
 }
 
+// The same, and each worker's layers measured, at a speed of its own.
+std::vector<PlanWorker> MeasuredWorkers(const Flags& flags) {
+  std::vector<PlanWorker> workers = Workers(flags, flags.workers);
+  for (PlanWorker& worker : workers) {
+    const double layer_s = 1e9 / worker.flops_per_second;
+    for (const LayerKind kind : {LayerKind::kEmbedding, LayerKind::kGpt2Block, LayerKind::kHead}) {
+      worker.measured.push_back({kind, layer_s, layer_s, 2 * layer_s});
+    }
+  }
+  return workers;
+}
+
 double Seconds(int rounds, const std::function<bool()>& work) {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < rounds; ++i) {
@@ -76,9 +88,8 @@ double Seconds(int rounds, const std::function<bool()>& work) {
   return least;
 }
 
-double PlanSeconds(const Flags& flags, int64_t stages, int kinds) {
+double PlanSeconds(const Flags& flags, int64_t stages, const std::vector<PlanWorker>& workers) {
   const v1::JobSpec spec = Job(flags, stages);
-  const std::vector<PlanWorker> workers = Workers(flags, kinds);
   return Seconds(flags.rounds, [&] {
     const auto plan = PlanJob(spec, nullptr, workers);
     if (!plan.ok()) std::cerr << "plan_scale: " << plan.status().message() << "\n";
@@ -107,10 +118,14 @@ int Main(int argc, char** argv) {
   app.add_option("--simulated-micro-batches", flags.simulated_micro_batches);
   app.add_option("--rounds", flags.rounds);
   CLI11_PARSE(app, argc, argv);
-  std::cout << nlohmann::json{{"equal_s", PlanSeconds(flags, flags.workers, 1)},
-                              {"two_kinds_s", PlanSeconds(flags, flags.workers, 2)},
-                              {"unequal_s", PlanSeconds(flags, flags.workers, flags.workers)},
-                              {"auto_s", PlanSeconds(flags, 0, 1)},
+  const std::vector<PlanWorker> equal = Workers(flags, 1), unequal = Workers(flags, flags.workers);
+  std::cout << nlohmann::json{{"equal_s", PlanSeconds(flags, flags.workers, equal)},
+                              {"two_kinds_s", PlanSeconds(flags, flags.workers, Workers(flags, 2))},
+                              {"unequal_s", PlanSeconds(flags, flags.workers, unequal)},
+                              {"measured_s",
+                               PlanSeconds(flags, flags.workers, MeasuredWorkers(flags))},
+                              {"auto_s", PlanSeconds(flags, 0, equal)},
+                              {"auto_unequal_s", PlanSeconds(flags, 0, unequal)},
                               {"simulate_s", SimulateSeconds(flags)}}
             << "\n";
   return 0;

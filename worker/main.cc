@@ -23,6 +23,7 @@
 #include "common/listen_error.h"
 #include "common/log.h"
 #include "common/process.h"
+#include "common/sha256.h"
 #include "common/status.h"
 #include "common/steady_clock.h"
 #include "plan/sim_device.h"
@@ -41,7 +42,8 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr char kDeviceHelp[] =
-    "auto, cpu, cuda or cuda:N (found and named, but refused as yet), or sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
+    "auto, cpu, cuda or cuda:N (found and named, but refused as yet), or sim:KEY=VALUE,… for a "
+    "device that takes declared time instead of computing: "
     "action=20ms (or forward=, recompute=, backward=) or flops=10T; memory=16GiB; link=1Gbit/s "
     "and latency=1ms, without which tensors really travel. Only jobs submitted with --simulate "
     "run on such workers";
@@ -113,9 +115,9 @@ void DefineFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str()
       ->type_name("N");
   app->add_option(
-      "--link", flags->link,
-      "What its network link carries, for the planner: 1Gbit/s, or with its latency one "
-      "way: 1Gbit/s,1ms; default: 10Gbit/s,200us")
+         "--link", flags->link,
+         "What its network link carries, for the planner: 1Gbit/s, or with its latency one "
+         "way: 1Gbit/s,1ms; default: 10Gbit/s,200us")
       ->type_name("RATE[,LATENCY]");
   app->add_option("--data-dir", flags->data_dir,
                   "Folder for blobs; default: ~/.local/state/headrace/workers/NAME")
@@ -143,7 +145,8 @@ absl::Status ReadDevice(Flags* flags) {
 // What is wrong with a flag, after CLI11's own checks.
 absl::Status CheckFlags(Flags* flags) {
   if (flags->coordinator.empty()) {
-    return absl::InvalidArgumentError("--coordinator is required: expected host:port or unix:/path");
+    return absl::InvalidArgumentError(
+        "--coordinator is required: expected host:port or unix:/path");
   }
   HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->coordinator), "--coordinator"));
   HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->listen), "--listen"));
@@ -238,13 +241,15 @@ absl::Status Serve(const Flags& flags) {
                             WorkerMetrics::Create(flags.metrics));
   // Never destroyed: the exposer's web server takes up to 2 s to stop, and the process ends anyway.
   static WorkerMetrics* const metrics = created.release();
-  const auto channel = MakeChannel(flags.coordinator, ChannelUse::kControl);
+  const auto channel = MakeChannel(flags.coordinator, ChannelUse::kHeartbeats);
   const auto registry = v1::WorkerRegistryService::NewStub(channel);
   // Blobs on a connection of their own: they must not hold up heartbeats.
   const auto blobs =
-      v1::CoordinatorService::NewStub(MakeChannel(flags.coordinator, ChannelUse::kTensors));
+      v1::CoordinatorService::NewStub(MakeChannel(flags.coordinator, ChannelUse::kBlobs));
 
   HEADRACE_ASSIGN_OR_RETURN(v1::WorkerInfo self, DescribeSelf(flags));
+  // The first hash maps 2 MiB of the crypto library: now, not in a job whose memory was planned.
+  Sha256Hex("");
   StageDirectory directory;
   Reporter reporter(registry.get(), flags.name, self.instance());
   WorkerContext context;
