@@ -183,7 +183,8 @@ def run(options):
             spec = transformer(stages, steps if link is GIGABIT and stages > 2 else 2, dtype, options.quick, micro_batches)
             with Side(options, stages, device, link) as side:
                 seconds, done = side.train(spec)
-                advice = side.cluster.plan(spec).get("link_advice")
+                data = side.cluster.tokens(20_000, vocabulary=256)
+                advice = side.cluster.plan({**spec, "data": data}).get("link_advice")
             transfer_s = boundary_bytes(spec) * 8e-6 / link[1]
             ratio, compute_s = free_s / median(seconds), compute_seconds(done)
             rows.append([f"{case}, {link[0]} + {link[2]} ms{', bf16' if dtype == 'bf16' else ''}", "",
