@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/cuda_memory.h"
+
 namespace headrace {
 
 int64_t OptimizerMoments(const v1::OptimizerSpec& spec) {
@@ -41,6 +43,11 @@ int64_t ConversionBytes(const StageShape& shape) {
   if (shape.stage > 0) buffers += shape.training ? 2 : 1;
   if (shape.stage < shape.num_stages - 1) ++buffers;
   return buffers * AlignUp(4 * shape.largest.tokens() * shape.model.width);
+}
+
+int64_t DeviceBytes(const StageShape& shape) {
+  if (shape.device == DeviceKind::kCpu) return PanelBytes(shape.precision, shape.threads);
+  return kCudaProductBytes + CudaScratchBytes(shape) + CudaTransferBytes(shape);
 }
 
 int64_t WorkingSetBytes(const StageShape& shape) {
@@ -131,7 +138,7 @@ StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actio
   bytes.workspace =
       StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
                           shape.recomputes) +
-      ConversionBytes(shape) + PanelBytes(shape.precision, shape.threads);
+      ConversionBytes(shape) + DeviceBytes(shape);
   bytes.link = LinkBytes(shape, BoundaryBytes(shape), OutputBoundaryBytes(shape));
   return bytes;
 }

@@ -15,7 +15,7 @@
 //   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (where some
 //               forward keeps nothing), or two gradients (backward), with the largest layer's
 //               temporaries: whichever is more; with bfloat16 boundaries the layers' ends of them
-//               too (ConversionBytes), and the panels of bf16 products (PanelBytes)
+//               too (ConversionBytes), and what the device's ops take (DeviceBytes)
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
 //   with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "plan/action.h"
+#include "plan/device_kind.h"
 #include "plan/layer_spec.h"
 #include "plan/precision.h"
 
@@ -55,6 +56,7 @@ struct StageShape {
   // What travels between stages, and so what is kept of it, is bfloat16 (pipeline.boundary_dtype).
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 // What is held at one point of a list.
@@ -89,6 +91,9 @@ int64_t TravelBytes(const StageShape& shape);
 // fp32 buffers between layers and bfloat16 boundaries: the input and, in training, its gradient
 // (stage > 0); the output, or in backward its gradient (stage < K−1). 0 with fp32 boundaries.
 int64_t ConversionBytes(const StageShape& shape);
+// What the device's ops take among themselves: panels of bf16 products on a CPU; on a CUDA device
+// what plan/cuda_memory.h lists.
+int64_t DeviceBytes(const StageShape& shape);
 int64_t WorkingSetBytes(const StageShape& shape);  // of one micro-batch
 // The levels of a list that no other level of it exceeds in both counts, boundaries ascending:
 // whatever the sizes of a stage's tensors are, its peak is at one of them. One level for GPipe and

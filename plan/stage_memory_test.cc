@@ -71,6 +71,26 @@ TEST(StageMemoryTest, StashLevelsFollowTheActions) {
   EXPECT_THAT(StashLevels({}), ElementsAre());
 }
 
+// On a CUDA device: the workspace of products, what the most demanding op takes, and on the last
+// stage the targets. Sizes worked out by hand, pieces of 256 bytes.
+TEST(StageMemoryTest, ACudaStageCountsWhatItsOpsTake) {
+  StageShape shape = Stage(1, 3, 1, 3);
+  shape.precision = Precision::kBf16;
+  EXPECT_EQ(DeviceBytes(shape), kBf16PanelBytes);
+  shape.device = DeviceKind::kCuda;
+  // Attention's backward: deltas, q, k, v and their gradients, outputs and theirs in bfloat16.
+  const int64_t attention = 512 + 2 * 2 * kTokens * 24 + 2 * 2 * kTokens * kWidth;
+  // The widest product: [48, 8] or its gradient, and [48, 32].
+  const int64_t product = 2 * kTokens * kWidth + 2 * kTokens * 32;
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + std::max(attention, product));
+  shape = Stage(2, 3, 3, 4);
+  shape.device = DeviceKind::kCuda;
+  // fp32: losses of 48 rows and their sum; two sums of 8 columns are no more than that; targets.
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 256 + 512 + 192);
+  shape.training = false;
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 256 + 512 + 4 * kVocabulary);
+}
+
 // Sums written out by hand from the shapes, independent of plan/layer_spec.cc.
 TEST(StageMemoryTest, MiddleStageCountsEveryKind) {
   const StageShape shape = Stage(1, 3, 1, 3);  // both blocks

@@ -28,28 +28,42 @@ absl::Status TooFewWorkers(int64_t needed, size_t has) {
       absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers", ", has ", has));
 }
 
-// Those of `workers` that can compute in the job's precision, if that are `needed`.
+// "w1, w2 and 3 others have not"
+std::string HaveNot(std::vector<std::string> names) {
+  const size_t more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - more);
+  return absl::StrCat(absl::StrJoin(names, ", "),
+                      more > 0 ? absl::StrCat(" and ", more, " others") : "",
+                      names.size() == 1 ? " has not" : " have not");
+}
+
+// Those of `workers` that can compute the job's model in its precision, if that are `needed`.
 absl::StatusOr<std::vector<PlanWorker>> Capable(const JobShape& job, int64_t needed,
                                                 const std::vector<PlanWorker>& workers) {
   if (static_cast<int64_t>(workers.size()) < needed) return TooFewWorkers(needed, workers.size());
-  if (job.precision != Precision::kBf16) return workers;
+  const std::string needs = absl::StrCat(needed, needed == 1 ? " worker" : " workers");
   std::vector<PlanWorker> capable;
-  std::vector<std::string> others;
+  std::vector<std::string> no_bf16, no_head;
   for (const PlanWorker& worker : workers) {
-    if (worker.bf16) {
-      capable.push_back(worker);
+    if (job.precision == Precision::kBf16 && !worker.bf16) {
+      no_bf16.push_back(worker.name);
+    } else if (worker.device == DeviceKind::kCuda && job.model.head_size > kLargestCudaHead) {
+      no_head.push_back(worker.name);
     } else {
-      others.push_back(worker.name);
+      capable.push_back(worker);
     }
   }
   if (static_cast<int64_t>(capable.size()) >= needed) return capable;
-  const size_t more = others.size() - std::min(others.size(), kMostNames);
-  others.resize(others.size() - more);
+  if (!no_head.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "attention heads of ", job.model.head_size, " need ", needs,
+        " that compute on a CPU, since CUDA devices have kernels for heads of at most ",
+        kLargestCudaHead, "; has ", capable.size(), ": ", HaveNot(no_head)));
+  }
   return absl::FailedPreconditionError(absl::StrCat(
-      "precision bf16 needs ", needed, needed == 1 ? " worker" : " workers",
-      " whose CPU multiplies bf16 (avx512_bf16), has ", capable.size(), ": ",
-      absl::StrJoin(others, ", "), more > 0 ? absl::StrCat(" and ", more, " others") : "",
-      others.size() == 1 ? " has not" : " have not",
+      "precision bf16 needs ", needs,
+      " whose device multiplies bf16 (CPUs: avx512_bf16; CUDA: compute capability 8.0), has ",
+      capable.size(), ": ", HaveNot(no_bf16),
       "; training.bf16_emulate: true computes it on any CPU, slowly"));
 }
 
@@ -91,10 +105,11 @@ void FillStage(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   out->set_end_layer(cell.end);
   out->set_worker(worker.name);
   out->set_actions(ToText(actions));
-  FillMemory(StageMemory(job.Stage(stage, num_stages, cell, worker.threads), actions),
+  FillMemory(StageMemory(job.Stage(stage, num_stages, cell, worker.compute()), actions),
              out->mutable_memory());
   out->set_memory_limit_bytes(worker.memory_limit_bytes);
   if (worker.sim) *out->mutable_sim() = *worker.sim;
+  if (worker.device == DeviceKind::kCuda) out->set_device("cuda");
   out->set_forward_s(trial.costs[stage].forward_s);
   out->set_backward_s(trial.costs[stage].backward_s);
   out->set_cost_source(SourceOf(job, cell, worker));

@@ -18,21 +18,31 @@
 #include "absl/status/statusor.h"
 #include "common/flags.h"
 #include "headrace/v1/job.pb.h"
+#include "plan/device_kind.h"
 #include "plan/layer_cost.h"
 
 namespace headrace {
+
+// What a worker computes with, as far as memory depends on it.
+struct Compute {
+  int threads = 1;
+  DeviceKind device = DeviceKind::kCpu;
+};
 
 struct PlanWorker {
   std::string name;
   double flops_per_second = 0;     // 0: not measured, 50 GFLOP/s a thread are assumed
   int64_t memory_limit_bytes = 0;  // for one stage, all kinds together
   int threads = 1;
-  bool bf16 = true;                       // its CPU multiplies bf16
+  bool bf16 = true;                       // its device multiplies bf16
   std::optional<v1::SimDevice> sim = {};  // a simulated worker: its actions take what it declares
   // Of the job's layers, as far as they were measured on such a device; FLOPs tell the others.
   std::vector<MeasuredCost> measured = {};
   std::string host{};   // equal: may share memory (HostInfo.id); empty: not known
   LinkSpeed link = {};  // of what it sends; not said: 10 Gbit/s and 0.2 ms
+  DeviceKind device = DeviceKind::kCpu;
+
+  Compute compute() const { return {threads, device}; }
 };
 
 enum class Advice { kGiven, kNone };

@@ -45,8 +45,9 @@ TEST(PlannerWorkersTest, Bf16TakesWorkersWhoseCpuHasItOrSaysWhoHasNot) {
   EXPECT_EQ(plan.stage(1).worker(), "w2");
   spec.mutable_pipeline()->set_stages(3);
   EXPECT_EQ(Refusal(spec, workers),
-            "precision bf16 needs 3 workers whose CPU multiplies bf16 (avx512_bf16), has 2: w1 has "
-            "not; training.bf16_emulate: true computes it on any CPU, slowly");
+            "precision bf16 needs 3 workers whose device multiplies bf16 (CPUs: avx512_bf16; CUDA: "
+            "compute capability 8.0), has 2: w1 has not; training.bf16_emulate: true computes it "
+            "on any CPU, slowly");
   spec.mutable_pipeline()->set_stages(4);
   EXPECT_EQ(PlanJob(spec, nullptr, workers).status(),
             absl::UnavailableError("needs 4 workers, has 3"));
@@ -57,6 +58,25 @@ TEST(PlannerWorkersTest, Bf16TakesWorkersWhoseCpuHasItOrSaysWhoHasNot) {
   spec.mutable_training()->set_bf16_emulate(false);
   workers[0].bf16 = workers[2].bf16 = false;
   EXPECT_EQ(PlanGenerate(spec, workers).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(PlannerTest, HeadsWithoutACudaKernelTakeWorkersThatComputeOnACpu) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_model()->set_n_embd(258);
+  spec.mutable_model()->set_n_head(2);  // heads of 129
+  std::vector<PlanWorker> workers = EqualWorkers(3, kPlenty);
+  workers[0].device = workers[2].device = DeviceKind::kCuda;
+  spec.mutable_pipeline()->set_stages(1);
+  EXPECT_EQ(PlanOk(spec, workers).stage(0).worker(), "w1");
+  spec.mutable_pipeline()->set_stages(2);
+  EXPECT_EQ(Refusal(spec, workers),
+            "attention heads of 129 need 2 workers that compute on a CPU, since CUDA devices have "
+            "kernels for heads of at most 128; has 1: w0, w2 have not");
+  spec.mutable_model()->set_n_embd(256);
+  const v1::Plan plan = PlanOk(spec, workers);
+  for (const v1::StagePlan& stage : plan.stage()) {
+    EXPECT_EQ(stage.device(), stage.worker() == "w1" ? "" : "cuda");
+  }
 }
 
 // Milliseconds of a block and of a head, a third of them forward; an embedding takes nothing.

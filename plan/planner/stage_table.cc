@@ -6,6 +6,7 @@
 
 #include "common/status.h"
 #include "plan/batch.h"
+#include "plan/cuda_memory.h"
 #include "plan/planner/schedule/schedule.h"
 #include "plan/sim_device.h"
 
@@ -93,7 +94,7 @@ std::vector<MeasuredCost> SecondsOfKinds(const std::vector<LayerTable::Kind>& ki
 
 }  // namespace
 
-StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int threads) const {
+StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, const Compute& on) const {
   StageShape shape;
   shape.model = model;
   shape.layers.assign(layers.begin() + cell.first, layers.begin() + cell.end);
@@ -102,7 +103,8 @@ StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, int thre
   shape.largest = largest;
   shape.optimizer_moments = optimizer_moments;
   shape.credits = credits;
-  shape.threads = threads;
+  shape.threads = on.threads;
+  shape.device = on.device;
   shape.training = training;
   shape.bf16_boundaries = bf16_boundaries;
   shape.precision = precision;
@@ -192,28 +194,35 @@ int64_t LayerTable::WorkingSetBytes(int first, int end) const {
   return saved_sum_[end] - saved_sum_[first] + output_sum_[end - 1] - output_sum_[first];
 }
 
-LayerTable::Workspace LayerTable::WorkspaceFor(int threads) const {
+LayerTable::Workspace LayerTable::WorkspaceFor(const Compute& on) const {
   Workspace workspace;
   for (const Kind& kind : kinds_) {
     workspace.forward.push_back(
-        ForwardWorkspaceBytes(job_->model, kind.example, job_->largest, threads));
+        ForwardWorkspaceBytes(job_->model, kind.example, job_->largest, on.threads));
     workspace.backward.push_back(
-        BackwardWorkspaceBytes(job_->model, kind.example, job_->largest, threads));
+        BackwardWorkspaceBytes(job_->model, kind.example, job_->largest, on.threads));
+    workspace.scratch.push_back(
+        on.device == DeviceKind::kCuda
+            ? CudaScratchBytes(job_->model, kind.example, job_->largest, job_->precision)
+            : 0);
   }
   return workspace;
 }
 
 int64_t LayerTable::WorkspaceBytes(const Workspace& workspace, int first, int end) const {
-  // As StageWorkspaceBytes (plan/layer_spec.h).
-  int64_t forward = 0, backward = 0, saved = 0;
+  // As StageWorkspaceBytes (plan/layer_spec.h), and of DeviceBytes (plan/stage_memory.h) what
+  // depends on the layers.
+  int64_t forward = 0, backward = 0, saved = 0, scratch = 0;
   for (size_t i = 0; i < kinds_.size(); ++i) {
     if (!kinds_[i].in(first, end)) continue;
     forward = std::max(forward, workspace.forward[i]);
     backward = std::max(backward, workspace.backward[i]);
     saved = std::max(saved, kinds_[i].saved_bytes);
+    scratch = std::max(scratch, workspace.scratch[i]);
   }
   if (recomputes_) forward += two_outputs_bytes_ + saved;
-  return job_->training ? std::max(forward, two_outputs_bytes_ + backward) : forward;
+  return scratch +
+         (job_->training ? std::max(forward, two_outputs_bytes_ + backward) : forward);
 }
 
 StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* classes, int num_stages,
@@ -234,8 +243,10 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
   }
   const int64_t travel_bytes = TravelBytes(Bare(0));
   for (const WorkerClass& each : *classes) {
-    of_class_.push_back({layers_->WorkspaceFor(each.threads),
-                         PanelBytes(job.precision, each.threads), LinkSeconds(each, travel_bytes),
+    const bool cuda = each.compute.device == DeviceKind::kCuda;
+    of_class_.push_back({layers_->WorkspaceFor(each.compute),
+                         cuda ? kCudaProductBytes : PanelBytes(job.precision, each.compute.threads),
+                         cuda ? CudaTransferBytes(Bare(num_stages - 1)) : 0, LinkSeconds(each, travel_bytes),
                          SecondsOfKinds(layers->kinds(), each.measured)});
   }
 }
@@ -310,7 +321,7 @@ int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const
   const OfClass& of_class = of_class_[worker_class];
   return layers_->StateBytes(first, end) + StashBytes(of_stage, first, end) +
          layers_->WorkspaceBytes(of_class.workspace, first, end) + of_stage.fixed_bytes +
-         of_class.fixed_bytes;
+         of_class.fixed_bytes + (stage == num_stages_ - 1 ? of_class.last_bytes : 0);
 }
 
 }  // namespace headrace

@@ -33,7 +33,7 @@ struct JobShape {
   // As StageShape::recomputes.
   bool recomputes() const;
   int micro_batches() const { return static_cast<int>(micro_batch_sequences.size()); }
-  StageShape Stage(int stage, int num_stages, const Cell& cell, int threads) const;
+  StageShape Stage(int stage, int num_stages, const Cell& cell, const Compute& on) const;
 };
 
 // For training, and for `generate`: one sequence of the model's context, forward only. `spec` has
@@ -53,11 +53,12 @@ class LayerTable {
   double BackwardFlops(int first, int end) const { return backward_[end] - backward_[first]; }
   int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
   int64_t WorkingSetBytes(int first, int end) const;
-  // What a stage of any range takes as workspace, for so many threads.
+  // What a stage of any range takes as workspace where it is computed on `on`.
   struct Workspace {
     std::vector<int64_t> forward, backward;  // by kind, as kinds()
+    std::vector<int64_t> scratch;            // of a CUDA device's ops, else 0
   };
-  Workspace WorkspaceFor(int threads) const;
+  Workspace WorkspaceFor(const Compute& on) const;
   int64_t WorkspaceBytes(const Workspace& workspace, int first, int end) const;
   // Layers of a kind are alike: what one of them takes, and how many a range has.
   struct Kind {
@@ -111,7 +112,8 @@ class StageTable : public CellCosts {
   };
   struct OfClass {
     LayerTable::Workspace workspace;
-    int64_t fixed_bytes = 0;  // panels
+    int64_t fixed_bytes = 0;  // what ops take among themselves, whatever the layers
+    int64_t last_bytes = 0;   // as the last stage: what the host hands in
     double link_s = 0;        // of one tensor it sends
     // [kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
     std::vector<MeasuredCost> measured;

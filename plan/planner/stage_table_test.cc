@@ -11,7 +11,8 @@ namespace {
 
 // The table against plan/stage_memory.h, for every range a stage can have.
 void ExpectTableEqualsStageMemory(const JobShape& job, const std::string& what) {
-  const std::vector<WorkerClass> classes = {{50e9, 0, 1, {}}, {20e9, 0, 3, {}}};
+  const std::vector<WorkerClass> classes = {
+      {50e9, 0, {1}, {}}, {20e9, 0, {3}, {}}, {1e14, 0, {1, DeviceKind::kCuda}, {}}};
   const int num_layers = static_cast<int>(job.layers.size());
   LayerTable layers(&job);
   for (int num_stages = 1; num_stages <= num_layers; ++num_stages) {
@@ -26,13 +27,13 @@ void ExpectTableEqualsStageMemory(const JobShape& job, const std::string& what) 
         if (k == 0 && first > 0) break;
         const int last_end = num_layers - (num_stages - 1 - k);
         for (int end = k == num_stages - 1 ? num_layers : first + 1; end <= last_end; ++end) {
-          for (int c = 0; c < 2; ++c) {
+          for (int c = 0; c < 3; ++c) {
             const Cell cell = {first, end, c};
             EXPECT_EQ(table.Bytes(k, c, first, end),
-                      StageMemory(job.Stage(k, num_stages, cell, classes[c].threads), schedule[k])
+                      StageMemory(job.Stage(k, num_stages, cell, classes[c].compute), schedule[k])
                           .total())
                 << what << ": stage " << k << " of " << num_stages << ", layers " << first << " to "
-                << end << ", " << classes[c].threads << " threads";
+                << end << ", class " << c;
           }
         }
       }
@@ -64,7 +65,7 @@ TEST(StageTableTest, AgreesWithStageMemoryOnEveryRange) {
 TEST(StageTableTest, CostsGrowWithTheRange) {
   for (const v1::JobSpec& spec : {SmallGpt2(), SmallLlama()}) {
     const JobShape job = *ResolveTraining(spec);
-    const std::vector<WorkerClass> classes = {{50e9, 0, 1, {}}};
+    const std::vector<WorkerClass> classes = {{50e9, 0, {1}, {}}};
     const int num_layers = static_cast<int>(job.layers.size());
     LayerTable layers(&job);
     std::vector<std::vector<StashLevel>> levels(3, {{4, 1}});
@@ -84,7 +85,7 @@ TEST(StageTableTest, SecondsAreFlopsOverSpeedAndTheLinks) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_pipeline()->set_recompute(v1::RECOMPUTE_MODE_EXCEPT_LAST);
   const JobShape job = *ResolveTraining(spec);
-  const std::vector<WorkerClass> classes = {{10e9, 0, 1, {}}};
+  const std::vector<WorkerClass> classes = {{10e9, 0, {1}, {}}};
   LayerTable layers(&job);
   const StageTable table(&layers, &classes, 3, std::vector<std::vector<StashLevel>>(3));
   double flops = 0;
@@ -99,7 +100,7 @@ TEST(StageTableTest, SecondsAreFlopsOverSpeedAndTheLinks) {
 
 TEST(StageTableTest, MeasuredSecondsAddUpLayerByLayer) {
   const JobShape job = *ResolveTraining(SmallGpt2());
-  std::vector<WorkerClass> classes = {{10e9, 0, 1, {}}};
+  std::vector<WorkerClass> classes = {{10e9, 0, {1}, {}}};
   classes[0].measured = {{LayerKind::kEmbedding, 1, 2, 3},
                          {LayerKind::kGpt2Block, 10, 20, 30},
                          {LayerKind::kHead, 100, 200, 300}};
@@ -118,7 +119,7 @@ TEST(StageTableTest, Bf16BoundariesHalveTheTimeOnALink) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_pipeline()->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
   const JobShape job = *ResolveTraining(spec);
-  const std::vector<WorkerClass> classes = {{10e9, 0, 1, {}}};
+  const std::vector<WorkerClass> classes = {{10e9, 0, {1}, {}}};
   LayerTable layers(&job);
   const StageTable table(&layers, &classes, 3, std::vector<std::vector<StashLevel>>(3));
   const StageCosts costs = table.Costs(1, {2, 4, 0});

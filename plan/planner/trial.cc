@@ -198,7 +198,7 @@ Misfit Trials::FindMisfit(int num_stages) {
     const WorkerClass& of = classes_[cell.worker_class];
     const auto actions = job_->training ? MakeActions(job_->schedule, ShapeOf(*job_, num_stages), k)
                                         : std::vector<Action>();
-    const StageBytes needed = StageMemory(job_->Stage(k, num_stages, cell, of.threads), actions);
+    const StageBytes needed = StageMemory(job_->Stage(k, num_stages, cell, of.compute), actions);
     const int64_t missing = needed.total() - of.memory_limit_bytes;
     if (missing > misfit.missing_bytes) {
       misfit = {num_stages, k, cell, workers[k], of.memory_limit_bytes, needed, missing};

@@ -54,7 +54,8 @@ LinkSpeed LinkOf(const PlanWorker& worker) {
 }
 
 bool Joins(const PlanWorker& worker, const PlanWorker& leader) {
-  if (worker.memory_limit_bytes != leader.memory_limit_bytes || worker.threads != leader.threads) {
+  if (worker.memory_limit_bytes != leader.memory_limit_bytes ||
+      worker.threads != leader.threads || worker.device != leader.device) {
     return false;
   }
   const LinkSpeed a = LinkOf(worker), b = LinkOf(leader);
@@ -87,7 +88,7 @@ std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers) {
     if (at == classes.end()) {
       classes.push_back({FlopsPerSecond(worker),
                          worker.memory_limit_bytes,
-                         worker.threads,
+                         worker.compute(),
                          {},
                          worker.sim,
                          worker.measured});

@@ -19,7 +19,7 @@ inline constexpr double kLinkLatencyS = 2e-4;
 struct WorkerClass {
   double flops_per_second = 0;  // of the slowest in it
   int64_t memory_limit_bytes = 0;
-  int threads = 1;
+  Compute compute;
   std::vector<int> workers;               // indices in the given list, ascending
   std::optional<v1::SimDevice> sim = {};  // the slowest of what its simulated workers declare
   // Of the slowest.
@@ -27,7 +27,7 @@ struct WorkerClass {
   LinkSpeed link = {kLinkBytesPerSecond, kLinkLatencyS};  // of the slowest in it
 };
 
-// Workers with the same threads and memory whose speeds and links differ by less than 5 %, which is
+// Workers with the same device, threads and memory whose speeds and links differ by less than 5 %, which is
 // less than two measurements of one machine differ. Measured seconds of the job's layers, where
 // both have them, tell more than the speed in matrix products, which then does not count.
 std::vector<WorkerClass> GroupWorkers(const std::vector<PlanWorker>& workers);
