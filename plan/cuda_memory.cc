@@ -19,18 +19,18 @@ int64_t ColumnSumBytes(int64_t rows, int64_t width) {
   return Pieces(4 * 2 * chunks * width);
 }
 
-// Both inputs of each of a linear layer's three products, rounded.
-int64_t ProductBytes(int64_t rows, int64_t in, int64_t out) {
-  const int64_t x = Pieces(2 * rows * in), y = Pieces(2 * rows * out), w = Pieces(2 * in * out);
-  return std::max({x + w, y + w, x + y});
-}
+// A linear layer's weight and bias, rounded for a product.
+int64_t ProductBytes(int64_t in, int64_t out) { return Pieces(2 * in * out) + Pieces(2 * out); }
 
+// In bfloat16 without a kernel for heads of this size (worker/backend/cuda/attention.h) all is
+// widened.
 int64_t AttentionBytes(const Model& m, int64_t tokens, bool bf16) {
   const int64_t delta = Pieces(4 * tokens * m.heads);
-  if (!bf16) return delta;
-  const int64_t in = tokens * (m.heads + 2 * m.kv_heads) * m.head_size;
-  const int64_t out = tokens * m.heads * m.head_size;
-  return delta + 2 * Pieces(2 * in) + 2 * Pieces(2 * out);
+  const int64_t size = m.head_size;
+  if (!bf16 || size == 32 || size == 64 || size == 96 || size == 128) return delta;
+  const int64_t in = tokens * (m.heads + 2 * m.kv_heads) * size;
+  const int64_t out = tokens * m.heads * size;
+  return delta + 2 * Pieces(4 * in) + 2 * Pieces(4 * out);
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ int64_t CudaScratchBytes(const Model& model, const LayerSpec& layer, const Micro
           bytes, Pieces(8) + Pieces(8 * ((p.elements() + kNormElements - 1) / kNormElements)));
       bytes = std::max(bytes, ColumnSumBytes(rows, std::max(joined_rows, model.width)));
       if (bf16 && p.shape.size() == 2 && layer.kind != LayerKind::kEmbedding) {
-        bytes = std::max(bytes, ProductBytes(rows, p.shape.back(), joined_rows));
+        bytes = std::max(bytes, ProductBytes(p.shape.back(), joined_rows));
       }
     }
   };
@@ -71,7 +71,16 @@ int64_t CudaScratchBytes(const StageShape& shape) {
 
 int64_t CudaTransferBytes(const StageShape& shape) {
   if (shape.stage < shape.num_stages - 1) return 0;
-  return AlignUp(4 * (shape.training ? shape.largest.tokens() : shape.model.vocabulary));
+  if (!shape.training) return AlignUp(4 * shape.model.vocabulary);
+  return AlignUp(4 * shape.largest.tokens()) + AlignUp(8 * shape.micro_batches) + AlignUp(8);
+}
+
+int64_t CudaNormBytes(int64_t own_parameters) { return AlignUp(8 * own_parameters); }
+
+int64_t OwnParameters(const std::vector<LayerSpec>& layers) {
+  int64_t count = 0;
+  for (const LayerSpec& layer : layers) count += static_cast<int64_t>(layer.parameters.size());
+  return count;
 }
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "plan/stage_memory.h"
 
@@ -19,7 +20,11 @@ int64_t CudaScratchBytes(const Model& model, const LayerSpec& layer, const Micro
 // Of all ops of a stage: the most of its layers.
 int64_t CudaScratchBytes(const StageShape& shape);
 
-// The last stage's: targets of a micro-batch, or in `generate` the logits of a token. Else 0.
+// What the host hands in or reads. On the last stage targets of a micro-batch, the losses of all
+// micro-batches and of an evaluation's, or in `generate` the logits of a token.
 int64_t CudaTransferBytes(const StageShape& shape);
+// Of each stage that trains: the squared norms of so many own parameters.
+int64_t CudaNormBytes(int64_t own_parameters);
+int64_t OwnParameters(const std::vector<LayerSpec>& layers);
 
 }  // namespace headrace

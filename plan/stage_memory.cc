@@ -37,17 +37,23 @@ int64_t TravelBytes(const StageShape& shape) {
   return AlignUp(element_bytes * shape.largest.tokens() * shape.model.width);
 }
 
+bool Bf16Activations(const StageShape& shape) {
+  return shape.device == DeviceKind::kCuda && shape.precision != Precision::kFp32;
+}
+
 int64_t ConversionBytes(const StageShape& shape) {
-  if (!shape.bf16_boundaries) return 0;
+  const bool bf16 = Bf16Activations(shape);
+  if (shape.bf16_boundaries == bf16) return 0;
   int64_t buffers = 0;
   if (shape.stage > 0) buffers += shape.training ? 2 : 1;
   if (shape.stage < shape.num_stages - 1) ++buffers;
-  return buffers * AlignUp(4 * shape.largest.tokens() * shape.model.width);
+  return buffers * AlignUp((bf16 ? 2 : 4) * shape.largest.tokens() * shape.model.width);
 }
 
 int64_t DeviceBytes(const StageShape& shape) {
   if (shape.device == DeviceKind::kCpu) return PanelBytes(shape.precision, shape.threads);
-  return kCudaProductBytes + CudaScratchBytes(shape) + CudaTransferBytes(shape);
+  return kCudaProductBytes + CudaScratchBytes(shape) + CudaTransferBytes(shape) +
+         (shape.training ? CudaNormBytes(OwnParameters(shape.layers)) : 0);
 }
 
 int64_t WorkingSetBytes(const StageShape& shape) {

@@ -57,6 +57,7 @@ struct StageShape {
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
   DeviceKind device = DeviceKind::kCpu;
+  int64_t micro_batches = 1;  // of a mini-batch
 };
 
 // What is held at one point of a list.
@@ -88,8 +89,10 @@ int64_t BoundaryBytes(const StageShape& shape);        // of the stage's input, 
 int64_t OutputBoundaryBytes(const StageShape& shape);  // of what it sends downstream; last stage: 0
 // A micro-batch's [tokens, width] on its way between two stages.
 int64_t TravelBytes(const StageShape& shape);
-// fp32 buffers between layers and bfloat16 boundaries: the input and, in training, its gradient
-// (stage > 0); the output, or in backward its gradient (stage < K−1). 0 with fp32 boundaries.
+// Activations are bfloat16, not fp32: on a CUDA device where products are.
+bool Bf16Activations(const StageShape& shape);
+// Buffers between layers and boundaries of another type: the input and, in training, its gradient
+// (stage > 0); the output, or in backward its gradient (stage < K−1). 0 where the types are the same.
 int64_t ConversionBytes(const StageShape& shape);
 // What the device's ops take among themselves: panels of bf16 products on a CPU; on a CUDA device
 // what plan/cuda_memory.h lists.

@@ -14,6 +14,7 @@
 #include "plan/model.h"
 #include "plan/schedule_check.h"
 #include "plan/sim_device.h"
+#include "worker/pipeline/link_pools.h"
 
 namespace headrace {
 namespace {
@@ -109,6 +110,7 @@ absl::Status ReadTraining(const v1::StageAssignment& assignment, StageJob* job) 
   job->data = data;
   job->validates = training.eval_every() > 0 && split > 0;
   job->shape.largest = job->micro_batches.front();
+  job->shape.micro_batches = job->num_micro_batches();
   job->shape.optimizer_moments = OptimizerMoments(training.optimizer());
   const v1::BoundaryDtype dtype = assignment.spec().pipeline().boundary_dtype();
   HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.boundary_dtype", dtype,
@@ -183,7 +185,31 @@ absl::Status CheckBlobs(const v1::StageAssignment& assignment) {
   return absl::OkStatus();
 }
 
+// What CUDA kernels are not for. `limits.bf16` is the device's compute capability.
+absl::Status CheckCuda(const StageJob& job, const WorkerLimits& limits) {
+  if (limits.device != DeviceKind::kCuda) return absl::OkStatus();
+  const std::string who = absl::StrCat("stage ", job.stage(), ", worker ", job.worker(), ": ");
+  if (job.shape.model.head_size > kLargestCudaHead) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, "attention heads of ", job.shape.model.head_size,
+                     "; on a CUDA device they may have at most ", kLargestCudaHead));
+  }
+  if (job.shape.precision != Precision::kFp32 && !limits.bf16) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        who, "precision bf16 needs a CUDA device of compute capability 8.0, its own has less"));
+  }
+  const int64_t staging = LinkPools::StagedBytes(job, /*shares=*/false);
+  if (staging > limits.staging_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(who, "needs ", FormatBytes(staging),
+                     " of pinned host memory for what travels, has ",
+                     FormatBytes(limits.staging_bytes)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPrecision(const StageJob& job, const WorkerLimits& limits) {
+  if (limits.device != DeviceKind::kCpu) return absl::OkStatus();
   if (job.shape.precision != Precision::kBf16 || limits.bf16 || limits.simulated) {
     return absl::OkStatus();
   }
@@ -217,9 +243,13 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   job.shape.stage = assignment.stage();
   job.shape.num_stages = assignment.plan().stage_size();
   job.shape.threads = limits.threads;
+  job.shape.device = limits.device;
   job.shape.precision = PrecisionOf(assignment.spec().training());
   const v1::StagePlan& stage = assignment.plan().stage(job.stage());
   const std::vector<LayerSpec> layers = BuildLayers(job.shape.model);
+  for (const v1::StagePlan& each : assignment.plan().stage()) {
+    job.devices.push_back(DeviceKindOf(each.device()));
+  }
   job.shape.layers.assign(layers.begin() + stage.first_layer(), layers.begin() + stage.end_layer());
 
   const int64_t credits = assignment.spec().pipeline().credits();
@@ -239,6 +269,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   HEADRACE_RETURN_IF_ERROR(assignment.has_generate() ? ReadGenerate(assignment, &job)
                                                      : ReadTraining(assignment, &job));
   HEADRACE_RETURN_IF_ERROR(CheckPrecision(job, limits));
+  HEADRACE_RETURN_IF_ERROR(CheckCuda(job, limits));
   HEADRACE_RETURN_IF_ERROR(CheckMemory(job, limits));
   return job;
 }

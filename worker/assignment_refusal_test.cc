@@ -91,6 +91,32 @@ TEST_F(WorkerServiceTest, Bf16IsRefusedWhereTheCpuHasItNot) {
   EXPECT_TRUE(workers_[0]->Assign(assignment).ok());
 }
 
+TEST_F(WorkerServiceTest, WhatACudaDeviceCannotDoIsRefused) {
+  WorkerLimits limits{int64_t{1} << 30, 1};
+  limits.device = DeviceKind::kCuda;
+  const v1::StageAssignment fits = Job(0, 2, 1);
+  limits.staging_bytes = int64_t{1} << 20;
+  EXPECT_TRUE(CheckAssignment(fits, limits).ok()) << CheckAssignment(fits, limits).status();
+  limits.staging_bytes = 100;
+  const absl::Status pinned = CheckAssignment(fits, limits).status();
+  EXPECT_EQ(pinned.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(pinned.message()),
+              HasSubstr("of pinned host memory for what travels, has 100 B"));
+  v1::StageAssignment bf16 = Job(0, 1, 1);
+  bf16.mutable_spec()->mutable_training()->set_precision(v1::PRECISION_BF16);
+  EXPECT_THAT(std::string(CheckAssignment(bf16, limits).status().message()),
+              HasSubstr("precision bf16 needs a CUDA device of compute capability 8.0"));
+  limits.bf16 = true;
+  EXPECT_TRUE(CheckAssignment(bf16, limits).ok());
+  v1::StageAssignment wide = Job(0, 1, 1);
+  wide.mutable_spec()->mutable_model()->set_n_embd(129 * 4);
+  wide.mutable_spec()->mutable_model()->set_n_head(4);
+  const absl::Status heads = CheckAssignment(wide, limits).status();
+  EXPECT_EQ(heads.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(heads.message()),
+            "stage 0, worker w0: attention heads of 129; on a CUDA device they may have at most 128");
+}
+
 TEST_F(WorkerServiceTest, AStageThatDoesNotFitIsRefusedNamingItsBytes) {
   v1::StageAssignment assignment = Job(0, 1, 1);
   assignment.mutable_spec()->mutable_model()->set_n_embd(1 << 14);

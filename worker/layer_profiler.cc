@@ -52,11 +52,12 @@ absl::StatusOr<std::vector<LayerProfiler::Task>> LayerProfiler::Prepare(
   shape.largest = {sequences.front(), training.sequence_length()};
   shape.precision = PrecisionOf(training);
   if (shape.precision == Precision::kBf16 && !limits_.bf16) {
-    return absl::FailedPreconditionError("the CPU of this worker does not multiply bf16");
+    return absl::FailedPreconditionError("the device of this worker does not multiply bf16");
   }
   shape.optimizer_moments = 0;
   shape.credits = 1;
   shape.threads = limits_.threads;
+  shape.device = limits_.device;
   const std::vector<LayerSpec> layers = BuildLayers(shape.model);
   std::vector<Task> tasks;
   for (const int64_t number : request.layers()) {
@@ -94,8 +95,9 @@ absl::Status LayerProfiler::Measure(const Task& task, absl::Time deadline,
                         std::max(left_s, 0.0)));
     return absl::OkStatus();
   }
-  absl::StatusOr<v1::LayerSeconds> seconds = TimeLayer(task.layer, cancelled_);
-  if (absl::IsResourceExhausted(seconds.status())) {
+  absl::StatusOr<v1::LayerSeconds> seconds = TimeLayer(task.layer, cancelled_, open_);
+  if (absl::IsResourceExhausted(seconds.status()) || absl::IsUnavailable(seconds.status()) ||
+      absl::IsInternal(seconds.status())) {
     response->add_passed_over(absl::StrCat(name, "was not measured: ", seconds.status().message()));
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,15 +14,17 @@
 #include "absl/time/time.h"
 #include "headrace/v1/worker.pb.h"
 #include "worker/assignment.h"
+#include "worker/backend/compute_device.h"
 
 namespace headrace {
 
 // Thread-safe.
 class LayerProfiler {
  public:
-  // `flops_per_second`: for a guess at what a layer will take; 0: unknown.
-  LayerProfiler(const WorkerLimits& limits, double flops_per_second)
-      : limits_(limits), flops_per_second_(flops_per_second) {}
+  // `flops_per_second`: for a guess at what a layer will take; 0: unknown. Layers are measured on
+  // devices that `open` opens.
+  LayerProfiler(const WorkerLimits& limits, double flops_per_second, DeviceOpener open = OpenCpu)
+      : limits_(limits), flops_per_second_(flops_per_second), open_(std::move(open)) {}
 
   // Claims the profiler for one Run, which must follow. FAILED_PRECONDITION: it is at work already.
   absl::Status Claim();
@@ -29,7 +32,7 @@ class LayerProfiler {
   // ends it early. A layer that cannot be measured (too large for the worker's memory, too long for
   // the budget) is passed over with a sentence.
   //   INVALID_ARGUMENT     the job's model, batch or a layer's number is wrong
-  //   FAILED_PRECONDITION  precision bf16 on a processor that has not got it
+  //   FAILED_PRECONDITION  precision bf16 on a device that has not got it
   //   CANCELLED            abandoned, or ended by Finish
   absl::StatusOr<v1::ProfileLayersResponse> Run(const v1::ProfileLayersRequest& request,
                                                 const std::function<bool()>& abandoned);
@@ -48,6 +51,7 @@ class LayerProfiler {
 
   const WorkerLimits limits_;
   const double flops_per_second_;
+  const DeviceOpener open_;
   std::atomic<bool> cancelled_ = false;
   absl::Mutex mu_;
   bool claimed_ ABSL_GUARDED_BY(mu_) = false;

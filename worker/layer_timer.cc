@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "common/status.h"
-#include "worker/backend/arena.h"
-#include "worker/backend/carved_ops.h"
 #include "worker/layers/stage_model.h"
+#include "worker/pipeline/device_needs.h"
+#include "worker/pipeline/device_numbers.h"
 
 namespace headrace {
 namespace {
@@ -23,10 +23,9 @@ double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-// Ordinary numbers around 0: what is computed from them is neither denormal nor infinite.
-void FillOrdinary(float* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] = 0.01f * static_cast<float>(i % 7 - 3);
-}
+// What a pass of a layer may take on a device at most.
+constexpr absl::Duration kPassTime = absl::Minutes(1);
+constexpr int64_t kPieceValues = 7 << 14;  // of what a tensor is filled with at once
 
 // Buffers beside the layer's own: input, output and their gradients, and what backward needs.
 int64_t BoundaryBytesOf(const StageShape& layer) {
@@ -48,20 +47,25 @@ StageBytes Needed(const StageShape& layer) {
 
 class TimedLayer {
  public:
-  static absl::StatusOr<std::unique_ptr<TimedLayer>> Create(const StageShape& layer) {
+  static absl::StatusOr<std::unique_ptr<TimedLayer>> Create(const StageShape& layer,
+                                                            const DeviceOpener& open) {
     std::unique_ptr<TimedLayer> timed(new TimedLayer(layer));
-    HEADRACE_RETURN_IF_ERROR(timed->Carve());
+    HEADRACE_RETURN_IF_ERROR(timed->Carve(open));
     return timed;
   }
 
   // Adds nothing to `*least` that is not less. CANCELLED as TimeLayer.
   absl::Status Round(const std::atomic<bool>& cancelled, v1::LayerSeconds* least) {
-    const double forward = Time([&] { model_->Forward(mb_, input_, output_, kept_); });
+    HEADRACE_ASSIGN_OR_RETURN(const double forward,
+                              Time([&] { model_->Forward(mb_, input_, output_, kept_); }));
     if (cancelled) return absl::CancelledError("the measurement was cancelled");
-    const double recompute = Time([&] { model_->Recompute(mb_, input_, kept_); });
+    HEADRACE_ASSIGN_OR_RETURN(const double recompute,
+                              Time([&] { model_->Recompute(mb_, input_, kept_); }));
     if (cancelled) return absl::CancelledError("the measurement was cancelled");
-    const double backward =
-        Time([&] { model_->Backward(mb_, input_, kept_, output_gradient_, input_gradient_); });
+    HEADRACE_ASSIGN_OR_RETURN(const double backward, Time([&] {
+                                model_->Backward(mb_, input_, kept_, output_gradient_,
+                                                 input_gradient_);
+                              }));
     least->set_forward_s(std::min(least->forward_s(), forward));
     least->set_recompute_s(std::min(least->recompute_s(), recompute));
     least->set_backward_s(std::min(least->backward_s(), backward));
@@ -72,28 +76,44 @@ class TimedLayer {
   explicit TimedLayer(const StageShape& layer) : layer_(layer) {}
 
   template <typename Run>
-  static double Time(const Run& run) {
+  absl::StatusOr<double> Time(const Run& run) {
     const auto start = SteadyClock::now();
     run();
+    HEADRACE_RETURN_IF_ERROR(device_->Wait(kPassTime));
     return SecondsSince(start);
+  }
+
+  // Ordinary numbers around 0: what is computed from them is neither denormal nor infinite.
+  absl::Status FillOrdinary(const Tensor& tensor) {
+    std::vector<float> piece(
+        static_cast<size_t>(std::min<int64_t>(kPieceValues, tensor.elements())));
+    for (size_t i = 0; i < piece.size(); ++i) {
+      piece[i] = 0.01f * static_cast<float>(static_cast<int64_t>(i % 7) - 3);
+    }
+    for (int64_t at = 0; at < tensor.elements(); at += kPieceValues) {
+      HEADRACE_RETURN_IF_ERROR(
+          device_->ToDevice(tensor.f32() + at, piece.data(),
+                            4 * std::min(kPieceValues, tensor.elements() - at), "a layer's input"));
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<float*> Floats(const char* name, int64_t bytes) {
     HEADRACE_ASSIGN_OR_RETURN(
         const Tensor tensor,
-        arena_->Carve(MemoryKind::kStash, name, ElementType::kFloat32, {bytes / 4}));
-    FillOrdinary(tensor.f32(), tensor.elements());
+        device_->arena()->Carve(MemoryKind::kStash, name, ElementType::kFloat32, {bytes / 4}));
+    HEADRACE_RETURN_IF_ERROR(FillOrdinary(tensor));
     return tensor.f32();
   }
 
-  absl::Status Carve() {
-    HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(Needed(layer_).total()));
-    HEADRACE_ASSIGN_OR_RETURN(ops_, CarveCpuOps(layer_.precision, layer_.threads, arena_.get()));
-    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(layer_, arena_.get(), ops_.get()));
+  absl::Status Carve(const DeviceOpener& open) {
+    HEADRACE_ASSIGN_OR_RETURN(device_, open(NeedsOf(layer_, Needed(layer_).total())));
+    HEADRACE_ASSIGN_OR_RETURN(
+        model_, StageModel::Create(layer_, device_->arena(), device_->ops()));
     // Backward adds to gradients: the first time it would also be the system's giving their pages.
     model_->ZeroGradients();
     for (const Parameter& parameter : model_->parameters()) {
-      FillOrdinary(parameter.weight.f32(), parameter.weight.elements());
+      HEADRACE_RETURN_IF_ERROR(FillOrdinary(parameter.weight));
     }
     const int64_t bytes = BoundaryBytesOf(layer_);
     HEADRACE_ASSIGN_OR_RETURN(input_, Floats("input", bytes));
@@ -101,25 +121,29 @@ class TimedLayer {
     HEADRACE_ASSIGN_OR_RETURN(output_gradient_, Floats("output gradient", bytes));
     HEADRACE_ASSIGN_OR_RETURN(input_gradient_, Floats("input gradient", bytes));
     HEADRACE_ASSIGN_OR_RETURN(kept_, Floats("kept", KeptBytes(layer_)));
-    HEADRACE_ASSIGN_OR_RETURN(const Tensor tokens,
-                              arena_->Carve(MemoryKind::kStash, "tokens", ElementType::kInt32,
-                                            {layer_.largest.tokens()}));
-    for (int64_t i = 0; i < tokens.elements(); ++i) {
-      tokens.i32()[i] = static_cast<int32_t>(i % layer_.model.vocabulary);
+    HEADRACE_ASSIGN_OR_RETURN(
+        const Tensor tokens, device_->arena()->Carve(MemoryKind::kStash, "tokens",
+                                                     ElementType::kInt32,
+                                                     {layer_.largest.tokens()}));
+    std::vector<int32_t> ids(static_cast<size_t>(tokens.elements()));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = static_cast<int32_t>(static_cast<int64_t>(i) % layer_.model.vocabulary);
     }
+    HEADRACE_RETURN_IF_ERROR(
+        device_->ToDevice(tokens.data, ids.data(), tokens.bytes(), "a layer's tokens"));
     if (layer_.layers.front().kind == LayerKind::kEmbedding) input_ = tokens.data;
     mb_.shape = layer_.largest;
     mb_.targets = tokens.i32();
-    mb_.loss = &loss_;
+    HEADRACE_ASSIGN_OR_RETURN(loss_, DeviceNumbers::Create(device_.get(), 1, "loss"));
+    mb_.loss = loss_->data();
     mb_.loss_scale = 1.0f / static_cast<float>(layer_.largest.tokens());
-    return absl::OkStatus();
+    return device_->Wait(kPassTime);
   }
 
   const StageShape layer_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<ComputeDevice> device_;
   std::unique_ptr<StageModel> model_;
-  double loss_ = 0;
+  std::unique_ptr<DeviceNumbers> loss_;
   MicroBatch mb_;
   const void* input_ = nullptr;
   float *output_ = nullptr, *output_gradient_ = nullptr, *input_gradient_ = nullptr;
@@ -139,8 +163,10 @@ v1::LayerSeconds Longest() {
 int64_t TimedLayerBytes(const StageShape& layer) { return Needed(layer).total(); }
 
 absl::StatusOr<v1::LayerSeconds> TimeLayer(const StageShape& layer,
-                                           const std::atomic<bool>& cancelled) {
-  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<TimedLayer> timed, TimedLayer::Create(layer));
+                                           const std::atomic<bool>& cancelled,
+                                           const DeviceOpener& open) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<TimedLayer> timed,
+                            TimedLayer::Create(layer, open));
   v1::LayerSeconds least = Longest();
   const auto warm_up = SteadyClock::now();
   HEADRACE_RETURN_IF_ERROR(timed->Round(cancelled, &least));

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "headrace/v1/worker.pb.h"
 #include "plan/stage_memory.h"
+#include "worker/backend/compute_device.h"
 
 namespace headrace {
 
@@ -19,9 +20,11 @@ int64_t TimedLayerBytes(const StageShape& layer);
 // seconds of each of the three over a few rounds (about 0.3 s of them, one at least), so that a
 // busy moment does not count; where the warm-up took over 2 s, its own. To be called on the
 // thread that computes: sets its OpenMP threads.
-//   RESOURCE_EXHAUSTED  the system refuses the memory
+//   RESOURCE_EXHAUSTED  the system, or the device, refuses the memory
+//   else                as DeviceOpener, and what the device says of what it was told
 //   CANCELLED           `cancelled` became true; looked at between the three
 absl::StatusOr<v1::LayerSeconds> TimeLayer(const StageShape& layer,
-                                           const std::atomic<bool>& cancelled);
+                                           const std::atomic<bool>& cancelled,
+                                           const DeviceOpener& open = OpenCpu);
 
 }  // namespace headrace

@@ -118,12 +118,15 @@ void StageRunner::Run() {
   context_.metrics->Serving(true);
   recorder_.Record(absl::StrCat("preparing stage ", job_.stage(), " of job ", job_.job_id));
   absl::StatusOr<std::unique_ptr<StageEquipment>> equipment = Equip();
+  std::string lost;  // what the device said last
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
+    if ((*equipment)->device()->lost()) lost = std::string((*equipment)->device()->Check().message());
     equipment->reset();
   } else {
     ReportFault(equipment.status());
+    if (absl::IsUnavailable(equipment.status())) lost = std::string(equipment.status().message());
   }
   context_.metrics->Serving(false);
   context_.metrics->MemoryInUse({});
@@ -132,6 +135,7 @@ void StageRunner::Run() {
     absl::MutexLock lock(&mu_);
     done_ = true;
   }
+  if (!lost.empty() && context_.device_lost) context_.device_lost(lost);
   // Last of all: whoever hears of it may give this worker its next stage at once.
   if (!end_.has_finished()) return;
   if (const absl::Status status = Report(std::move(end_)); !status.ok()) {
@@ -145,7 +149,7 @@ absl::StatusOr<std::unique_ptr<StageEquipment>> StageRunner::Equip() {
   while (context_.profiler != nullptr && !context_.profiler->Finish(absl::Now() + kLookEvery)) {
     HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
   }
-  return StageEquipment::Create(&job_);
+  return StageEquipment::Create(&job_, context_.open_device);
 }
 
 absl::Status StageRunner::RunStage(StageEquipment* equipment) {
@@ -188,7 +192,7 @@ absl::Status StageRunner::FetchWeights(StageEquipment* equipment) {
   if (job_.weights.empty()) {
     recorder_.Record("drawing initial weights");
     equipment->model()->Initialise(job_.training.seed());
-    return absl::OkStatus();
+    return equipment->device()->Check();
   }
   const int64_t first = job_.shape.layers.front().index, last = job_.shape.layers.back().index;
   const bool borrows = job_.shape.model.tied && job_.last();
@@ -201,7 +205,7 @@ absl::Status StageRunner::FetchWeights(StageEquipment* equipment) {
     paths.push_back(std::move(path));
   }
   recorder_.Record("loading weights");
-  return LoadWeights(paths, &equipment->model()->parameters());
+  return LoadWeights(paths, &equipment->model()->parameters(), equipment->device());
 }
 
 absl::Status StageRunner::FetchData(StageEquipment* equipment) {
@@ -277,7 +281,7 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
     outbox_ = outbox;
   }
   exchange_ = std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_,
-                                         &spans_);
+                                         &spans_, equipment->device());
   recorder_.Record("connected");
   v1::StageEvent event;
   event.mutable_connected();
@@ -297,7 +301,12 @@ absl::Status StageRunner::Work(StageEquipment* equipment) {
   StageParts parts;
   parts.model = equipment->model();
   parts.optimizer = equipment->optimizer();
-  parts.ops = equipment->ops();
+  parts.device = equipment->device();
+  parts.ops = equipment->device()->ops();
+  parts.tokens = equipment->tokens();
+  parts.losses = equipment->losses();
+  parts.evaluation_loss = equipment->evaluation_loss();
+  parts.squares = equipment->squares();
   parts.stash = equipment->stash();
   parts.codec = equipment->codec();
   parts.exchange = exchange_.get();
@@ -371,7 +380,7 @@ absl::Status StageRunner::Save(StageEquipment* equipment, v1::StageFinished* fin
                                         job_.stage(), ".safetensors");
   const absl::Cleanup remove = [&path] { std::remove(path.c_str()); };
   HEADRACE_ASSIGN_OR_RETURN(*finished->mutable_weights(),
-                            WriteWeightsSlice(path, equipment->model()->parameters()));
+                            WriteWeightsSlice(path, equipment->model()->parameters(), equipment->device()));
   finished->mutable_weights()->set_first_layer(job_.shape.layers.front().index);
   finished->mutable_weights()->set_end_layer(job_.shape.layers.back().index + 1);
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());

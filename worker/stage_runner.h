@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "common/cancellation.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 #include "worker/assignment.h"
+#include "worker/backend/compute_device.h"
 #include "worker/clock_alignment.h"
 #include "worker/layer_profiler.h"
 #include "worker/metrics.h"
@@ -47,6 +49,10 @@ struct WorkerContext {
   WorkerMetrics* metrics = nullptr;
   LayerProfiler* profiler = nullptr;  // null: this worker does not measure layers
   const ClockAlignment* clock = nullptr;  // null: spans are told on this worker's clock
+  DeviceOpener open_device = OpenCpu;     // what stages compute on
+  // Called when nothing can be computed on the device any more in this process, after the stage has
+  // told its fault. Null: nobody cares.
+  std::function<void(const std::string& why)> device_lost;
 };
 
 // Thread-safe.

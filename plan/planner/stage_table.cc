@@ -109,6 +109,7 @@ StageShape JobShape::Stage(int stage, int num_stages, const Cell& cell, const Co
   shape.bf16_boundaries = bf16_boundaries;
   shape.precision = precision;
   shape.recomputes = recomputes();
+  shape.micro_batches = micro_batches();
   return shape;
 }
 
@@ -158,6 +159,9 @@ LayerTable::LayerTable(const JobShape* job) : job_(job) {
     input_.push_back(layer.input_bytes);
     output_.push_back(layer.output_bytes);
     Append(&output_sum_, layer.output_bytes);
+  }
+  for (const LayerSpec& layer : job->layers) {
+    Append(&own_parameters_, static_cast<int64_t>(layer.parameters.size()));
   }
   whole_state_bytes_ = StateBytesOf(*job, job->layers);
   shared_weight_bytes_ = SharedWeightBytes(*job);
@@ -237,8 +241,11 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
     const StageShape bare = Bare(k);
     OfStage& of = of_stage_.emplace_back();
     of.boundary_bytes = k > 0 ? TravelBytes(bare) : layers_->InputBytes(0);
-    of.fixed_bytes =
-        ConversionBytes(bare) + LinkBytes(bare, of.boundary_bytes, OutputBoundaryBytes(bare));
+    of.link_bytes = LinkBytes(bare, of.boundary_bytes, OutputBoundaryBytes(bare));
+    of.conversion_bytes = ConversionBytes(bare);
+    StageShape on_cuda = bare;
+    on_cuda.device = DeviceKind::kCuda;
+    of.cuda_conversion_bytes = ConversionBytes(on_cuda);
     of.levels = std::move(levels[k]);
   }
   const int64_t travel_bytes = TravelBytes(Bare(0));
@@ -246,7 +253,7 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
     const bool cuda = each.compute.device == DeviceKind::kCuda;
     of_class_.push_back({layers_->WorkspaceFor(each.compute),
                          cuda ? kCudaProductBytes : PanelBytes(job.precision, each.compute.threads),
-                         cuda ? CudaTransferBytes(Bare(num_stages - 1)) : 0, LinkSeconds(each, travel_bytes),
+                         cuda ? CudaTransferBytes(Bare(num_stages - 1)) : 0, cuda, LinkSeconds(each, travel_bytes),
                          SecondsOfKinds(layers->kinds(), each.measured)});
   }
 }
@@ -313,14 +320,19 @@ StageShape StageTable::Bare(int stage) const {
   shape.training = job.training;
   shape.bf16_boundaries = job.bf16_boundaries;
   shape.precision = job.precision;
+  shape.micro_batches = job.micro_batches();
   return shape;
 }
 
 int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const {
   const OfStage& of_stage = of_stage_[stage];
   const OfClass& of_class = of_class_[worker_class];
+  const int64_t norm_bytes = of_class.cuda && layers_->job().training
+                                 ? CudaNormBytes(layers_->OwnParameters(first, end))
+                                 : 0;
   return layers_->StateBytes(first, end) + StashBytes(of_stage, first, end) +
-         layers_->WorkspaceBytes(of_class.workspace, first, end) + of_stage.fixed_bytes +
+         layers_->WorkspaceBytes(of_class.workspace, first, end) + of_stage.link_bytes +
+         (of_class.cuda ? of_stage.cuda_conversion_bytes : of_stage.conversion_bytes) + norm_bytes +
          of_class.fixed_bytes + (stage == num_stages_ - 1 ? of_class.last_bytes : 0);
 }
 

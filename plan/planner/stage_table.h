@@ -53,6 +53,9 @@ class LayerTable {
   double BackwardFlops(int first, int end) const { return backward_[end] - backward_[first]; }
   int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
   int64_t WorkingSetBytes(int first, int end) const;
+  int64_t OwnParameters(int first, int end) const {
+    return own_parameters_[end] - own_parameters_[first];
+  }
   // What a stage of any range takes as workspace where it is computed on `on`.
   struct Workspace {
     std::vector<int64_t> forward, backward;  // by kind, as kinds()
@@ -78,7 +81,7 @@ class LayerTable {
 
   const JobShape* job_;
   std::vector<double> forward_ = {0}, recompute_ = {0}, backward_ = {0};  // sums of the first i
-  std::vector<int64_t> state_ = {0}, saved_sum_ = {0}, output_sum_ = {0}, llama_blocks_ = {0};
+  std::vector<int64_t> own_parameters_ = {0}, state_ = {0}, saved_sum_ = {0}, output_sum_ = {0}, llama_blocks_ = {0};
   std::vector<int64_t> input_, output_;
   std::vector<Kind> kinds_;
   int64_t whole_state_bytes_ = 0;
@@ -107,13 +110,16 @@ class StageTable : public CellCosts {
   // hundreds of thousands of times.
   struct OfStage {
     int64_t boundary_bytes = 0;  // as BoundaryBytes (plan/stage_memory.h)
-    int64_t fixed_bytes = 0;     // link, and conversions between boundaries and layers
+    int64_t link_bytes = 0;
+    // Between boundaries and layers, on a CPU and on a CUDA device.
+    int64_t conversion_bytes = 0, cuda_conversion_bytes = 0;
     std::vector<StashLevel> levels;
   };
   struct OfClass {
     LayerTable::Workspace workspace;
     int64_t fixed_bytes = 0;  // what ops take among themselves, whatever the layers
-    int64_t last_bytes = 0;   // as the last stage: what the host hands in
+    int64_t last_bytes = 0;   // as the last stage: what the host hands in or reads
+    bool cuda = false;
     double link_s = 0;        // of one tensor it sends
     // [kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
     std::vector<MeasuredCost> measured;

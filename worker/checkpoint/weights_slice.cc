@@ -16,10 +16,6 @@
 namespace headrace {
 namespace {
 
-std::string_view Bytes(const Tensor& tensor) {
-  return {static_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes())};
-}
-
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -41,7 +37,8 @@ Found Find(const std::vector<std::unique_ptr<SafetensorsFile>>& files, const std
 }  // namespace
 
 absl::StatusOr<v1::WeightsSlice> WriteWeightsSlice(const std::string& path,
-                                                   const std::vector<Parameter>& parameters) {
+                                                   const std::vector<Parameter>& parameters,
+                                                   ComputeDevice* device) {
   std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : parameters) {
     if (parameter.borrowed) continue;
@@ -56,10 +53,16 @@ absl::StatusOr<v1::WeightsSlice> WriteWeightsSlice(const std::string& path,
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   };
   append(SafetensorsHeader(tensors, {{"format", "pt"}}));
+  absl::Status read;
   for (const Parameter& parameter : parameters) {
-    if (!parameter.borrowed) append(Bytes(parameter.weight));
+    if (parameter.borrowed || !read.ok()) continue;
+    read = VisitBytes(device, parameter.weight, parameter.spec.name, append);
   }
   file.close();
+  if (!read.ok()) {
+    std::remove(path.c_str());
+    return read;
+  }
   if (!file) {
     const absl::Status failed =
         absl::ErrnoToStatus(errno, absl::StrCat("cannot write weights to ", path));
@@ -71,7 +74,7 @@ absl::StatusOr<v1::WeightsSlice> WriteWeightsSlice(const std::string& path,
 }
 
 absl::Status LoadWeights(const std::vector<std::string>& paths,
-                         std::vector<Parameter>* parameters) {
+                         std::vector<Parameter>* parameters, ComputeDevice* device) {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   for (const std::string& path : paths) {
     HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path));
@@ -89,7 +92,12 @@ absl::Status LoadWeights(const std::vector<std::string>& paths,
           absl::StrCat("tensor '", parameter.spec.name, "' has shape ", ShapeText(tensor->shape),
                        ", expected ", ShapeText(parameter.spec.shape)));
     }
-    std::memcpy(parameter.weight.data, tensor->data, parameter.weight.bytes());
+    if (device == nullptr) {
+      std::memcpy(parameter.weight.data, tensor->data, parameter.weight.bytes());
+    } else {
+      HEADRACE_RETURN_IF_ERROR(device->ToDevice(parameter.weight.data, tensor->data,
+                                                parameter.weight.bytes(), parameter.spec.name));
+    }
     file->Release(*tensor);  // or the weights would be in memory twice
   }
   return absl::OkStatus();

@@ -7,9 +7,7 @@
 
 namespace headrace {
 
-Evaluation::Evaluation(const StageJob* job, const StageParts& parts) : job_(*job), parts_(parts) {
-  if (job_.last()) targets_.resize(job_.shape.largest.tokens());
-}
+Evaluation::Evaluation(const StageJob* job, const StageParts& parts) : job_(*job), parts_(parts) {}
 
 bool Evaluation::IsDueAfter(int64_t step) const {
   if (!job_.validates) return false;
@@ -39,9 +37,11 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
 
   HEADRACE_ASSIGN_OR_RETURN(const void* input, TakeBoundary(batch, m));
   if (job_.last()) {
-    parts_.sampler->Validation(batch, job_.first_sequence[m], mb.shape.sequences, nullptr,
-                               targets_.data());
-    mb.targets = targets_.data();
+    HEADRACE_ASSIGN_OR_RETURN(
+        mb.targets, parts_.tokens->Targets(mb.shape.tokens(), [&](int32_t* tokens) {
+          parts_.sampler->Validation(batch, job_.first_sequence[m], mb.shape.sequences, nullptr,
+                                     tokens);
+        }));
   }
   Outgoing output;
   if (!job_.last()) {
@@ -53,8 +53,8 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
   if (!job_.shape.recomputes) {
     HEADRACE_ASSIGN_OR_RETURN(kept, parts_.stash->OpenWorkingSet(m));
   }
-  double loss = 0;
-  mb.loss = &loss;
+  parts_.evaluation_loss->Clear();
+  mb.loss = parts_.evaluation_loss->data();
   {
     TimedSpan evaluate(parts_.exchange, v1::SPAN_KIND_EVALUATE);
     const Act y = parts_.codec->Output(output.tensor);
@@ -63,17 +63,23 @@ absl::StatusOr<double> Evaluation::RunMicroBatch(int64_t step, int64_t batch, in
     parts_.codec->Close(y, output.tensor);
   }
   parts_.stash->Release(m);
+  HEADRACE_RETURN_IF_ERROR(parts_.exchange->CheckDevice());
   if (!job_.last()) {
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));
   }
-  return loss;
+  if (!job_.last()) return 0.0;
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<double>* const loss, parts_.evaluation_loss->Read());
+  return loss->front();
 }
 
 absl::StatusOr<const void*> Evaluation::TakeBoundary(int64_t batch, int m) {
   if (job_.first()) {
     HEADRACE_ASSIGN_OR_RETURN(void* ids, parts_.stash->OpenBoundary(m));
-    parts_.sampler->Validation(batch, job_.first_sequence[m], job_.micro_batches[m].sequences,
-                               static_cast<int32_t*>(ids), nullptr);
+    HEADRACE_RETURN_IF_ERROR(
+        parts_.tokens->Write(ids, job_.micro_batches[m].tokens(), [&](int32_t* tokens) {
+          parts_.sampler->Validation(batch, job_.first_sequence[m],
+                                     job_.micro_batches[m].sequences, tokens, nullptr);
+        }));
     return ids;
   }
   HEADRACE_ASSIGN_OR_RETURN(

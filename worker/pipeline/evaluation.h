@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/pipeline/stage_parts.h"
@@ -20,7 +19,7 @@ class Evaluation {
   bool IsDueAfter(int64_t step) const;
   // Mean loss in nats per token, summed in ascending order of micro-batches; the last stage knows
   // it.
-  //   CANCELLED, errors of the exchange
+  //   CANCELLED, errors of the exchange and of the device
   absl::StatusOr<double> Run(int64_t step);
 
  private:
@@ -30,7 +29,6 @@ class Evaluation {
 
   const StageJob& job_;
   const StageParts parts_;
-  std::vector<int32_t> targets_;  // last stage
 };
 
 }  // namespace headrace

@@ -29,13 +29,10 @@ Outgoing Inline(ElementType type, const T* values, size_t count) {
   return outgoing;
 }
 
-Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
-  switch (kind) {
-    case v1::MESSAGE_KIND_GRADIENT:
-      return pools.gradients_out;
-    default:
-      return pools.activations_out;
-  }
+// Of LinkPools or StagedPools.
+template <typename Pools>
+Pool* OutputPool(const Pools& pools, v1::MessageKind kind) {
+  return kind == v1::MESSAGE_KIND_GRADIENT ? pools.gradients_out : pools.activations_out;
 }
 
 }  // namespace
@@ -64,13 +61,14 @@ const char* NounOf(v1::MessageKind kind) {
 }
 
 Exchange::Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
-                   FlightRecorder* recorder, SpanRecorder* spans)
+                   FlightRecorder* recorder, SpanRecorder* spans, ComputeDevice* device)
     : job_(*job),
       pools_(pools),
       inbox_(inbox),
       outbox_(outbox),
       recorder_(recorder),
-      spans_(spans) {}
+      spans_(spans),
+      device_(device) {}
 
 Tag Exchange::MakeTag(v1::MessageKind kind, int from_stage, int chunk) const {
   Tag tag;
@@ -160,9 +158,42 @@ absl::StatusOr<Received> Exchange::Take(v1::MessageKind kind, int from_stage) {
     received->tensor.shape = ShapeOf(job_, received->tag);
   }
   AddReceive(*received, from_stage);
+  HEADRACE_RETURN_IF_ERROR(Land(&*received));
   received_bytes_ += received->tensor.bytes();
   Record(absl::StrCat("took ", what));
   return received;
+}
+
+absl::Status Exchange::Land(Received* received) {
+  if (!received->staged.valid()) return absl::OkStatus();
+  const absl::Status landed = device_->ToDevice(received->slot.data(), received->tensor.data,
+                                                received->tensor.bytes(), NounOf(received->tag.kind));
+  if (!landed.ok()) return Failure(landed.code(), std::string(landed.message()));
+  received->tensor.data = received->slot.data();
+  received->staged = Slot();
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::Stage(Outgoing* outgoing) {
+  if (!job_.staged() || !outgoing->inline_bytes.empty()) return absl::OkStatus();
+  const v1::MessageKind kind = outgoing->tag.kind;
+  // A tie leaves from where it lies.
+  Pool* const pool =
+      outgoing->slot.valid() ? OutputPool(pools_.staged, kind) : pools_.staged.tie_out;
+  HEADRACE_ASSIGN_OR_RETURN(Slot staged, AwaitSlot(pool, kind));
+  const absl::Status read = device_->ToHost(staged.data(), outgoing->tensor.data,
+                                            outgoing->tensor.bytes(), NounOf(kind));
+  if (!read.ok()) return Failure(read.code(), std::string(read.message()));
+  outgoing->tensor.data = staged.data();
+  outgoing->slot = std::move(staged);
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::CheckDevice() const {
+  if (device_ == nullptr) return absl::OkStatus();
+  const absl::Status checked = device_->Check();
+  if (checked.ok()) return checked;
+  return Failure(checked.code(), std::string(checked.message()));
 }
 
 absl::StatusOr<std::vector<double>> Exchange::TakeNumbers(v1::MessageKind kind, int from_stage) {
@@ -179,18 +210,18 @@ absl::StatusOr<int32_t> Exchange::TakeToken(int from_stage) {
   return token;
 }
 
-absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int64_t> shape) {
+absl::StatusOr<Slot> Exchange::AwaitSlot(Pool* pool, v1::MessageKind kind) {
   // A slot is free once the transport has let go of its last byte, which may be a moment after the
   // receiver's credit came back.
   constexpr absl::Duration kRetryEvery = absl::Microseconds(50);
   const absl::Time start = absl::Now();
   const int64_t start_ns = SteadyNanos();
   bool waited = false;
-  absl::StatusOr<Slot> slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
+  absl::StatusOr<Slot> slot = pool->Acquire(MemoryKind::kLink);
   while (absl::IsResourceExhausted(slot.status()) && absl::Now() - start < job_.wait_timeout) {
     waited = true;
     absl::SleepFor(kRetryEvery);
-    slot = PoolFor(pools_, kind)->Acquire(MemoryKind::kLink);
+    slot = pool->Acquire(MemoryKind::kLink);
   }
   waited_to_send_ += absl::Now() - start;
   if (waited) AddWait(v1::SPAN_KIND_WAIT_SEND, kind, /*peer=*/-1, start_ns);
@@ -198,17 +229,23 @@ absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int
     return Failure(slot.status().code(), absl::StrCat("no memory to send the ", NounOf(kind), ": ",
                                                       slot.status().message()));
   }
+  return slot;
+}
+
+absl::StatusOr<Outgoing> Exchange::Prepare(v1::MessageKind kind, std::vector<int64_t> shape) {
+  HEADRACE_ASSIGN_OR_RETURN(Slot slot, AwaitSlot(OutputPool(pools_, kind), kind));
   Outgoing outgoing;
   outgoing.tag.kind = kind;
   const ElementType type = IsPipelined(kind) ? job_.boundary_type() : ElementType::kFloat32;
-  outgoing.tensor = {slot->data(), type, std::move(shape)};
-  outgoing.slot = *std::move(slot);
+  outgoing.tensor = {slot.data(), type, std::move(shape)};
+  outgoing.slot = std::move(slot);
   return outgoing;
 }
 
 absl::Status Exchange::Send(int to_stage, Outgoing outgoing) {
   const v1::MessageKind kind = outgoing.tag.kind;
   const int64_t bytes = outgoing.tensor.bytes();
+  HEADRACE_RETURN_IF_ERROR(Stage(&outgoing));
   outgoing.tag = MakeTag(kind, job_.stage(), to_stage);
   if (outgoing.slot.valid() && job_.hollow_from(job_.stage())) {
     outgoing.tensor.shape = {kHollowElements};

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "worker/backend/compute_device.h"
 #include "worker/pipeline/flight_recorder.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/link_pools.h"
@@ -32,9 +33,9 @@ struct Position {
 
 class Exchange {
  public:
-  // All must outlive the exchange.
+  // All must outlive the exchange. `device` is whose memory the pools are; null: host memory.
   Exchange(const StageJob* job, LinkPools pools, Inbox* inbox, Outbox* outbox,
-           FlightRecorder* recorder, SpanRecorder* spans);
+           FlightRecorder* recorder, SpanRecorder* spans, ComputeDevice* device = nullptr);
 
   void MoveTo(Position position) { position_ = position; }
   const Position& position() const { return position_; }
@@ -42,6 +43,7 @@ class Exchange {
   // The tensor of this kind, step and micro-batch from `from_stage`.
   //   DEADLINE_EXCEEDED, UNAVAILABLE, …  with the sentence; blamed_stage() is set
   //   CANCELLED                          the stage was told to stop
+  //   INTERNAL                           it cannot be brought to the device
   absl::StatusOr<Received> Take(v1::MessageKind kind, int from_stage);
   absl::StatusOr<std::vector<double>> TakeNumbers(v1::MessageKind kind, int from_stage);
   absl::StatusOr<int32_t> TakeToken(int from_stage);
@@ -49,11 +51,15 @@ class Exchange {
   // Memory for an activation or a gradient to fill and Send. Waits for a slot to come back, if it
   // must. Errors as Send.
   absl::StatusOr<Outgoing> Prepare(v1::MessageKind kind, std::vector<int64_t> shape);
-  // Waits for a credit, not for the tensor to leave. Errors as Take.
+  // Waits for a credit, not for the tensor to leave; where it lies in a device's memory, for its
+  // copy to the host. Errors as Take.
   absl::Status Send(int to_stage, Outgoing outgoing);
   absl::Status SendNumbers(v1::MessageKind kind, int to_stage,
                            std::initializer_list<double> numbers);
   absl::Status SendToken(int to_stage, int32_t token);
+
+  // What the device says, as a failure at this position.
+  absl::Status CheckDevice() const;
 
   // "worker w1, stage 1, step 12, micro-batch 3: "
   absl::Status Failure(absl::StatusCode code, const std::string& what) const;
@@ -75,6 +81,12 @@ class Exchange {
   std::string PeerName(int stage) const;  // "stage 0 (worker w0)"
   absl::Status Blame(int stage, const absl::Status& cause, const std::string& doing,
                      const std::string& waited_for, absl::Duration waited);
+  // Brings what arrived in host memory to its slot.
+  absl::Status Land(Received* received);
+  // Brings a device's tensor to host memory, in which it leaves.
+  absl::Status Stage(Outgoing* outgoing);
+  // Waits for a slot to come back, if it must.
+  absl::StatusOr<Slot> AwaitSlot(Pool* pool, v1::MessageKind kind);
   // A span at this position of a tensor to or from `peer`, complete but for its end.
   Span TensorSpan(v1::SpanKind span, v1::MessageKind kind, int peer, int64_t begin_ns) const;
   // From `begin_ns` until now.
@@ -87,6 +99,7 @@ class Exchange {
   Outbox* const outbox_;
   FlightRecorder* const recorder_;
   SpanRecorder* const spans_;
+  ComputeDevice* const device_;
 
   Position position_;
   int blamed_stage_ = -1;

@@ -1,6 +1,5 @@
 #include "worker/pipeline/executor.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,12 +34,11 @@ Executor::Executor(const StageJob* job, const StageParts& parts)
       exchange_(*parts.exchange),
       update_(job, parts),
       evaluation_(job, parts),
-      recomputes_(job->micro_batches.size()),
-      losses_(job->micro_batches.size()) {
+      hasher_(parts.device),
+      recomputes_(job->micro_batches.size()) {
   for (const Action& action : job_.actions) {
     if (action.kind == ActionKind::kRecompute) recomputes_[action.micro_batch] = true;
   }
-  if (job_.last()) targets_.resize(job_.shape.largest.tokens());
 }
 
 absl::StatusOr<StepOutcome> Executor::RunStep(int64_t step) {
@@ -69,7 +67,7 @@ absl::StatusOr<StepOutcome> Executor::RunStep(int64_t step) {
 
 absl::Status Executor::RunActions() {
   exchange_.MoveTo({step_, -1});
-  std::fill(losses_.begin(), losses_.end(), 0.0);
+  parts_.losses->Clear();
   if (job_.hash_tensors) {
     model_.Observe([this](std::string_view name, const Tensor& t) { hasher_.Add(name, t); });
   }
@@ -81,6 +79,7 @@ absl::Status Executor::RunActions() {
     exchange_.MoveTo({step_, action.micro_batch});
     HEADRACE_RETURN_IF_ERROR(parts_.CheckNotCancelled());
     HEADRACE_RETURN_IF_ERROR(Run(action));
+    HEADRACE_RETURN_IF_ERROR(exchange_.CheckDevice());
   }
   model_.Observe(nullptr);
   return absl::OkStatus();
@@ -139,11 +138,12 @@ absl::Status Executor::Backward(int m) {
     HEADRACE_ASSIGN_OR_RETURN(input_gradient,
                               exchange_.Prepare(v1::MESSAGE_KIND_GRADIENT, job_.BoundaryShape(m)));
   }
+  HEADRACE_ASSIGN_OR_RETURN(const MicroBatch mb, DescribeBackward(m));
   exchange_.Record("backward");
   {
     TimedSpan backward(&exchange_, v1::SPAN_KIND_BACKWARD, &times_.compute);
     const Act dx = codec_.InputGradient(input_gradient.tensor);
-    model_.Backward(Describe(m), Converted(m, stash_.boundary(m)), stash_.working_set(m),
+    model_.Backward(mb, Converted(m, stash_.boundary(m)), stash_.working_set(m),
                     codec_.OutputGradient(output_gradient.tensor), dx);
     codec_.Close(dx, input_gradient.tensor);
   }
@@ -157,8 +157,11 @@ absl::StatusOr<const void*> Executor::TakeBoundary(int m) {
   if (job_.first()) {
     HEADRACE_ASSIGN_OR_RETURN(void* ids, stash_.OpenBoundary(m));
     Stopwatch compute(&times_.compute);
-    parts_.sampler->Training(step_, job_.first_sequence[m], job_.micro_batches[m].sequences,
-                             static_cast<int32_t*>(ids), nullptr);
+    HEADRACE_RETURN_IF_ERROR(
+        parts_.tokens->Write(ids, job_.micro_batches[m].tokens(), [&](int32_t* tokens) {
+          parts_.sampler->Training(step_, job_.first_sequence[m], job_.micro_batches[m].sequences,
+                                   tokens, nullptr);
+        }));
     return ids;
   }
   HEADRACE_ASSIGN_OR_RETURN(Received activation,
@@ -171,19 +174,25 @@ const void* Executor::Converted(int m, const void* boundary) {
   return codec_.Input(boundary, job_.micro_batches[m].tokens() * job_.shape.model.width);
 }
 
-MicroBatch Executor::Describe(int m) {
+MicroBatch Executor::Describe(int m) const {
   MicroBatch mb;
   mb.shape = job_.micro_batches[m];
   mb.seed = job_.training.seed();
   mb.step = step_;
   mb.micro_batch = m;
-  if (job_.last()) {
-    parts_.sampler->Training(step_, job_.first_sequence[m], mb.shape.sequences, nullptr,
-                             targets_.data());
-    mb.targets = targets_.data();
-    mb.loss = &losses_[m];
-    mb.loss_scale = static_cast<float>(1.0 / static_cast<double>(job_.tokens()));
-  }
+  return mb;
+}
+
+absl::StatusOr<MicroBatch> Executor::DescribeBackward(int m) {
+  MicroBatch mb = Describe(m);
+  if (!job_.last()) return mb;
+  HEADRACE_ASSIGN_OR_RETURN(
+      mb.targets, parts_.tokens->Targets(mb.shape.tokens(), [&](int32_t* tokens) {
+        parts_.sampler->Training(step_, job_.first_sequence[m], mb.shape.sequences, nullptr,
+                                 tokens);
+      }));
+  mb.loss = parts_.losses->data() + m;
+  mb.loss_scale = static_cast<float>(1.0 / static_cast<double>(job_.tokens()));
   return mb;
 }
 
@@ -195,20 +204,24 @@ absl::StatusOr<Decision> Executor::FinishMiniBatch() {
   const absl::Duration waited = exchange_.waited_to_receive() + exchange_.waited_to_send();
   HEADRACE_RETURN_IF_ERROR(update_.JoinTie());
   if (job_.hash_tensors) HashParameters("gradient ", &Parameter::gradient);
-  HEADRACE_ASSIGN_OR_RETURN(const Decision decision, update_.Decide(step_, MeanLoss()));
+  HEADRACE_ASSIGN_OR_RETURN(const double loss, MeanLoss());
+  HEADRACE_ASSIGN_OR_RETURN(const Decision decision, update_.Decide(step_, loss));
   if (decision.stop_reason.empty()) {
     exchange_.Record("update");
     HEADRACE_RETURN_IF_ERROR(update_.Apply(step_, decision));
     if (job_.hash_tensors) HashParameters("weight ", &Parameter::weight);
   }
+  HEADRACE_RETURN_IF_ERROR(exchange_.CheckDevice());
   times_.optimizer = absl::ToDoubleSeconds(
       absl::Now() - start - (exchange_.waited_to_receive() + exchange_.waited_to_send() - waited));
   return decision;
 }
 
-double Executor::MeanLoss() const {
+absl::StatusOr<double> Executor::MeanLoss() {
+  if (!job_.last()) return 0.0;
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<double>* const losses, parts_.losses->Read());
   double sum = 0;
-  for (double loss : losses_) sum += loss;
+  for (const double loss : *losses) sum += loss;
   return sum / static_cast<double>(job_.tokens());
 }
 

@@ -49,6 +49,7 @@ class Executor {
   // from 1.
   //   CANCELLED     the stage was told to stop
   //   errors of the exchange, naming step, micro-batch, peer and how long it was waited for
+  //   INTERNAL      the device failed: names step, micro-batch, op and what the device said
   absl::StatusOr<StepOutcome> RunStep(int64_t step);
 
  private:
@@ -68,10 +69,13 @@ class Executor {
   absl::StatusOr<const void*> TakeBoundary(int m);
   // The same as the layers read it.
   const void* Converted(int m, const void* boundary);
-  // `m` as the layers see it; on the last stage with its targets.
-  MicroBatch Describe(int m);
+  // `m` as the layers see it.
+  MicroBatch Describe(int m) const;
+  // The same for backward, which on the last stage needs its targets.
+  absl::StatusOr<MicroBatch> DescribeBackward(int m);
   // Mean over all tokens, of the sums of micro-batches added in ascending order.
-  double MeanLoss() const;
+  // Waits for the device; 0 but on the last stage.
+  absl::StatusOr<double> MeanLoss();
   void HashParameters(const char* prefix, Tensor Parameter::*tensor);
   void Report(const Decision& decision, v1::StageStep* report);
 
@@ -88,8 +92,6 @@ class Executor {
   std::vector<bool> recomputes_;  // by micro-batch: has an R, so F keeps the boundary only
   int64_t step_ = 0;
   Times times_;                   // of this step
-  std::vector<double> losses_;    // by micro-batch, summed over its tokens; last stage
-  std::vector<int32_t> targets_;  // of the micro-batch at hand; last stage
 };
 
 }  // namespace headrace

@@ -129,9 +129,11 @@ class ExecutorTest : public ::testing::Test {
                         v1::BoundaryDtype dtype = v1::BOUNDARY_DTYPE_UNSPECIFIED)
       : job_(MiddleJob(recompute, dtype)) {
     arena_ = *Arena::Create(1 << 20);
-    ops_ = CreateCpuOps(1);
+    device_ = HostDevice(*Arena::Create(0), CreateCpuOps(1));
+    ops_ = device_->ops();
+    tokens_ = *TokenIo::Create(job_, device_.get());
     stash_ = *Stash::Create(job_.shape, job_.actions, 2, arena_.get());
-    codec_ = *BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get());
+    codec_ = *BoundaryCodec::Create(job_.shape, arena_.get(), ops_);
     pools_ = *LinkPools::Create(job_, stash_->boundary_pool(), arena_.get());
     inbox_ = std::make_unique<Inbox>([this](const Tag& tag) { return Expect(job_, pools_, tag); });
     exchange_ =
@@ -139,7 +141,14 @@ class ExecutorTest : public ::testing::Test {
     StageParts parts;
     parts.model = &model_;
     parts.optimizer = &optimizer_;
-    parts.ops = ops_.get();
+    parts.device = device_.get();
+    parts.ops = ops_;
+    parts.tokens = tokens_.get();
+    losses_ = *DeviceNumbers::Create(device_.get(), 0, "losses");
+    squares_ = *DeviceNumbers::Create(
+        device_.get(), static_cast<int64_t>(model_.parameters().size()), "squared norms");
+    parts.losses = losses_.get();
+    parts.squares = squares_.get();
     parts.stash = stash_.get();
     parts.codec = codec_.get();
     parts.exchange = exchange_.get();
@@ -189,7 +198,10 @@ class ExecutorTest : public ::testing::Test {
   SpanRecorder spans_{256};
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<ComputeDevice> device_;
+  Ops* ops_ = nullptr;
+  std::unique_ptr<TokenIo> tokens_;
+  std::unique_ptr<DeviceNumbers> losses_, squares_;
   std::unique_ptr<Stash> stash_;
   std::unique_ptr<BoundaryCodec> codec_;
   LinkPools pools_;

@@ -18,7 +18,6 @@ class Run {
     if (job_.first()) {
       tokens_.assign(job_.generate.prompt().begin(), job_.generate.prompt().end());
     }
-    if (job_.last()) logits_.resize(job_.shape.model.vocabulary);
   }
 
   absl::Status Token(int64_t index) {
@@ -39,8 +38,9 @@ class Run {
   absl::Status TakeBoundary(int64_t length) {
     if (job_.first()) {
       HEADRACE_ASSIGN_OR_RETURN(void* ids, parts_.stash->OpenBoundary(0));
-      std::copy(tokens_.end() - length, tokens_.end(), static_cast<int32_t*>(ids));
-      return absl::OkStatus();
+      return parts_.tokens->Write(ids, length, [&](int32_t* tokens) {
+        std::copy(tokens_.end() - length, tokens_.end(), tokens);
+      });
     }
     HEADRACE_ASSIGN_OR_RETURN(
         Received arrived,
@@ -56,6 +56,7 @@ class Run {
     parts_.exchange->Record("forward");
     const Tensor& y = output.tensor;
     parts_.model->Forward(mb, parts_.stash->boundary(0), {y.data, y.type}, nullptr);
+    HEADRACE_RETURN_IF_ERROR(parts_.exchange->CheckDevice());
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));
     if (!job_.first()) return absl::OkStatus();
     HEADRACE_ASSIGN_OR_RETURN(const int32_t token,
@@ -70,8 +71,11 @@ class Run {
 
   absl::Status Draw(const MicroBatch& mb) {
     parts_.exchange->Record("draw");
-    parts_.model->Logits(mb, parts_.stash->boundary(0), mb.shape.length - 1, logits_.data());
-    for (float logit : logits_) {
+    parts_.model->Logits(mb, parts_.stash->boundary(0), mb.shape.length - 1,
+                         parts_.tokens->logits());
+    HEADRACE_RETURN_IF_ERROR(parts_.exchange->CheckDevice());
+    HEADRACE_ASSIGN_OR_RETURN(const std::vector<float>* const logits, parts_.tokens->ReadLogits());
+    for (float logit : *logits) {
       if (!std::isfinite(logit)) {
         return parts_.exchange->Failure(absl::StatusCode::kFailedPrecondition,
                                         "the model's logits are not finite");
@@ -79,7 +83,7 @@ class Run {
     }
     const v1::GenerateRequest& request = job_.generate;
     const int32_t token = DrawToken(
-        logits_, request.temperature(), request.top_k(),
+        *logits, request.temperature(), request.top_k(),
         MakeStream(request.seed(), RandomPurpose::kGenerate, static_cast<uint32_t>(mb.step), 0, 0));
     on_token_(token);
     if (job_.first()) {
@@ -93,7 +97,6 @@ class Run {
   const StageParts& parts_;
   const std::function<void(int32_t)>& on_token_;
   std::vector<int32_t> tokens_;  // first stage: the prompt and what was drawn
-  std::vector<float> logits_;    // last stage
 };
 
 }  // namespace

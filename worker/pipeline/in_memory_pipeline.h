@@ -155,15 +155,22 @@ struct StageResult {
 
 class InMemoryPipeline {
  public:
-  // All stages of `assignment`, whose own stage number does not matter.
-  InMemoryPipeline(const v1::StageAssignment& assignment, std::string tokens_path)
+  // All stages of `assignment`, whose own stage number does not matter. `devices` opens those of
+  // stages whose tensors do not lie in host memory.
+  InMemoryPipeline(const v1::StageAssignment& assignment, std::string tokens_path,
+                   const std::map<int, DeviceOpener>& devices = {})
       : tokens_path_(std::move(tokens_path)) {
     for (int k = 0; k < assignment.plan().stage_size(); ++k) {
       v1::StageAssignment mine = assignment;
       mine.set_stage(k);
       stages_.push_back(std::make_unique<Stage>());
-      absl::StatusOr<StageJob> job =
-          CheckAssignment(mine, {int64_t{1} << 32, 1, CpuMultipliesBf16()});
+      WorkerLimits limits{int64_t{1} << 32, 1, CpuMultipliesBf16()};
+      if (const auto at = devices.find(k); at != devices.end()) {
+        limits.device = DeviceKind::kCuda;
+        limits.staging_bytes = int64_t{1} << 30;
+        stages_.back()->open = at->second;
+      }
+      absl::StatusOr<StageJob> job = CheckAssignment(mine, limits);
       if (!job.ok()) {
         stages_.back()->result.status = job.status();
         return;
@@ -186,6 +193,7 @@ class InMemoryPipeline {
  private:
   struct Stage {
     StageJob job;
+    DeviceOpener open = OpenCpu;
     std::unique_ptr<StageEquipment> equipment;
     std::unique_ptr<InMemoryOutbox> outbox;
     FlightRecorder recorder;
@@ -214,7 +222,9 @@ class InMemoryPipeline {
     stage->result.flight = stage->recorder.Entries();
     for (const Parameter& p : stage->equipment->model()->parameters()) {
       if (p.borrowed) continue;
-      stage->result.weights.append(static_cast<const char*>(p.weight.data), p.weight.bytes());
+      VisitBytes(stage->equipment->device(), p.weight, p.spec.name, [stage](std::string_view bytes) {
+        stage->result.weights.append(bytes);
+      }).IgnoreError();
     }
   }
 
@@ -229,7 +239,7 @@ class InMemoryPipeline {
   }
 
   absl::Status Build(Stage* stage) {
-    HEADRACE_ASSIGN_OR_RETURN(stage->equipment, StageEquipment::Create(&stage->job));
+    HEADRACE_ASSIGN_OR_RETURN(stage->equipment, StageEquipment::Create(&stage->job, stage->open));
     stage->equipment->model()->Initialise(stage->job.training.seed());
     if (stage->job.generates || (!stage->job.first() && !stage->job.last())) {
       return absl::OkStatus();
@@ -250,11 +260,16 @@ class InMemoryPipeline {
   absl::Status Compute(Stage* stage) {
     StageEquipment& e = *stage->equipment;
     Exchange exchange(&stage->job, e.pools(), e.inbox(), stage->outbox.get(), &stage->recorder,
-                      &stage->spans);
+                      &stage->spans, e.device());
     StageParts parts;
     parts.model = e.model();
     parts.optimizer = e.optimizer();
-    parts.ops = e.ops();
+    parts.device = e.device();
+    parts.ops = e.device()->ops();
+    parts.tokens = e.tokens();
+    parts.losses = e.losses();
+    parts.evaluation_loss = e.evaluation_loss();
+    parts.squares = e.squares();
     parts.stash = e.stash();
     parts.codec = e.codec();
     parts.exchange = &exchange;

@@ -73,7 +73,9 @@ bool StepIsInRange(const StageJob& job, int64_t step) {
   return step >= 1 && step <= job.training.steps();
 }
 
-Pool* PoolFor(const LinkPools& pools, v1::MessageKind kind) {
+// Of LinkPools or StagedPools.
+template <typename Pools>
+Pool* InputPool(const Pools& pools, v1::MessageKind kind) {
   switch (kind) {
     case v1::MESSAGE_KIND_ACTIVATION:
     case v1::MESSAGE_KIND_EVAL_ACTIVATION:
@@ -100,10 +102,49 @@ ElementType TypeOf(const StageJob& job, v1::MessageKind kind) {
   }
 }
 
+// One of the pools beside a device's.
+struct StagedPool {
+  const char* name;
+  Pool* StagedPools::*pool;
+  int64_t slot_bytes;
+  int slots;
+  CreditClass input;  // kNone: an output
+};
+
+// Credits bound what is under way on an edge; one more slot is being copied.
+std::vector<StagedPool> ListStaged(const StageJob& job) {
+  const int slots = static_cast<int>(job.shape.credits) + 1;
+  const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job.shape);
+  std::vector<StagedPool> pools;
+  if (!job.first()) {
+    pools.push_back({"staged activations in", &StagedPools::activations_in, in, slots,
+                     CreditClass::kActivation});
+  }
+  if (!job.last()) {
+    pools.push_back({"staged activations out", &StagedPools::activations_out, out, slots,
+                     CreditClass::kNone});
+  }
+  if (job.generates) return pools;
+  if (!job.last()) {
+    pools.push_back(
+        {"staged gradients in", &StagedPools::gradients_in, out, slots, CreditClass::kGradient});
+  }
+  if (!job.first()) {
+    pools.push_back(
+        {"staged gradients out", &StagedPools::gradients_out, in, slots, CreditClass::kNone});
+  }
+  if (HoldsTieEnd(job)) {
+    pools.push_back({"staged tie in", &StagedPools::tie_in, TieBytes(job), 1, CreditClass::kTie});
+    pools.push_back({"staged tie out", &StagedPools::tie_out, TieBytes(job), 1,
+                     CreditClass::kNone});
+  }
+  return pools;
+}
+
 }  // namespace
 
 absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_pool, Arena* arena,
-                                            SharedRegion* shared) {
+                                            SharedRegion* shared, Arena* staging) {
   const int credits = static_cast<int>(job.shape.credits);
   LinkPools pools;
   const auto carve = [&](const char* name, int64_t bytes, int slots, Pool** pool,
@@ -111,7 +152,17 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
     HEADRACE_ASSIGN_OR_RETURN(*pool, arena->CarvePool(name, bytes, slots, region));
     return absl::OkStatus();
   };
-  const auto place = [&](CreditClass input) { return IsShared(job, input) ? shared : nullptr; };
+  if (staging != nullptr) {
+    for (const StagedPool& staged : ListStaged(job)) {
+      HEADRACE_ASSIGN_OR_RETURN(
+          pools.staged.*staged.pool,
+          staging->CarvePool(staged.name, staged.slot_bytes, staged.slots,
+                             IsShared(job, staged.input) ? shared : nullptr));
+    }
+  }
+  const auto place = [&](CreditClass input) {
+    return staging == nullptr && IsShared(job, input) ? shared : nullptr;
+  };
   const int64_t in = BoundaryBytes(job.shape), out = OutputBoundaryBytes(job.shape);
   pools.activations_in = job.first() ? nullptr : boundary_pool;
   if (!job.last()) {
@@ -139,6 +190,15 @@ int64_t LinkPools::CarvedBytes(const StageJob& job) {
   if (!job.first() && !job.generates) bytes += slots * in;
   if (!job.last()) bytes += slots * out * (job.generates ? 1 : 2);
   if (HoldsTieEnd(job)) bytes += TieBytes(job);
+  return bytes;
+}
+
+int64_t LinkPools::StagedBytes(const StageJob& job, bool shares) {
+  if (!job.staged()) return 0;
+  int64_t bytes = 0;
+  for (const StagedPool& staged : ListStaged(job)) {
+    if (!shares || !IsShared(job, staged.input)) bytes += staged.slots * staged.slot_bytes;
+  }
   return bytes;
 }
 
@@ -170,7 +230,10 @@ int64_t SharedInputBytes(const StageJob& job) {
   const auto add = [&](CreditClass input, int64_t pool_bytes) {
     if (IsShared(job, input)) bytes += SharedRegion::PieceBytes(pool_bytes);
   };
-  add(CreditClass::kActivation, Stash::BoundaryPoolBytes(job.shape, job.actions));
+  // A device's own boundaries are not among them, but what arrives for them.
+  add(CreditClass::kActivation, job.staged()
+                                    ? (job.shape.credits + 1) * BoundaryBytes(job.shape)
+                                    : Stash::BoundaryPoolBytes(job.shape, job.actions));
   add(CreditClass::kGradient, (job.shape.credits + 1) * OutputBoundaryBytes(job.shape));
   add(CreditClass::kTie, TieBytes(job));
   return bytes;
@@ -180,10 +243,12 @@ SharedInputs DescribeSharedInputs(const StageJob& job, const LinkPools& pools,
                                   const SharedRegion* region, std::string why_none) {
   SharedInputs shared{region, std::move(why_none), {}};
   if (region == nullptr) return shared;
+  const bool staged = job.staged();
+  const StagedPools& host = pools.staged;
   for (const auto& [credit_class, pool] :
-       {std::pair{CreditClass::kActivation, pools.activations_in},
-        std::pair{CreditClass::kGradient, pools.gradients_in},
-        std::pair{CreditClass::kTie, pools.tie_in}}) {
+       {std::pair{CreditClass::kActivation, staged ? host.activations_in : pools.activations_in},
+        std::pair{CreditClass::kGradient, staged ? host.gradients_in : pools.gradients_in},
+        std::pair{CreditClass::kTie, staged ? host.tie_in : pools.tie_in}}) {
     if (pool == nullptr || !IsShared(job, credit_class)) continue;
     shared.inputs.push_back({InputFrom(job, credit_class), credit_class, pool});
   }
@@ -238,7 +303,8 @@ absl::StatusOr<Expectation> Expect(const StageJob& job, const LinkPools& pools, 
   }
 
   Expectation expected;
-  expected.pool = PoolFor(pools, tag.kind);
+  expected.pool = InputPool(pools, tag.kind);
+  expected.staging = InputPool(pools.staged, tag.kind);
   expected.type = TypeOf(job, tag.kind);
   expected.shape = ShapeOf(job, tag);
   if (expected.pool != nullptr && job.hollow_from(tag.from_stage)) {

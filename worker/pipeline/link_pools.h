@@ -5,6 +5,12 @@
 //   stage k−1 (boundary pool)  │ stage k │                     stage k+1
 //            gradients out  ◀─ └─────────┘ ◀─ gradients in
 //
+// Where tensors lie in a device's memory, each of these has a pool of host memory beside it, its
+// stage of the way: what arrives waits there until it is taken, what leaves stays there until it has
+// left. An input's is what a sender of this host fills.
+//
+//   link ─▶ staged.activations_in ─copy─▶ activations_in ─▶ layers
+//
 // With c credits an edge carries at most c tensors of a class that nobody has taken; one more slot
 // is being filled (out) or used (in). plan/stage_memory.h counts the same as kLink.
 #pragma once
@@ -17,6 +23,16 @@
 
 namespace headrace {
 
+// Host memory beside a device's pools; all null where tensors lie in host memory.
+struct StagedPools {
+  Pool* activations_in = nullptr;
+  Pool* activations_out = nullptr;
+  Pool* gradients_in = nullptr;
+  Pool* gradients_out = nullptr;
+  Pool* tie_in = nullptr;
+  Pool* tie_out = nullptr;
+};
+
 // Borrowed from the arena; null where the stage has no such edge.
 struct LinkPools {
   Pool* activations_in = nullptr;  // the stash's boundary pool
@@ -24,14 +40,18 @@ struct LinkPools {
   Pool* gradients_in = nullptr;
   Pool* gradients_out = nullptr;
   Pool* tie_in = nullptr;  // stage 0: the head's gradient; last stage: the new weight
+  StagedPools staged;
 
   // Carves all but `boundary_pool`, which Stash carved; those that a sender of this host fills, in
-  // `shared` (null: none).
+  // `shared` (null: none). `staging`: null where tensors lie in host memory.
   //   RESOURCE_EXHAUSTED  as Arena::CarvePool
   static absl::StatusOr<LinkPools> Create(const StageJob& job, Pool* boundary_pool, Arena* arena,
-                                          SharedRegion* shared = nullptr);
-  // Bytes Create carves.
+                                          SharedRegion* shared = nullptr,
+                                          Arena* staging = nullptr);
+  // Bytes Create carves in `arena`.
   static int64_t CarvedBytes(const StageJob& job);
+  // Bytes it carves in `staging`, but for those in `shared`; `shares`: there is one.
+  static int64_t StagedBytes(const StageJob& job, bool shares);
 };
 
 // The stage whose tensors of a class arrive in a pool here; −1: none's do.

@@ -4,8 +4,10 @@
 
 #include "absl/time/clock.h"
 #include "common/status.h"
+#include "plan/cuda_memory.h"
 #include "plan/stage_memory.h"
 #include "worker/backend/carved_ops.h"
+#include "worker/pipeline/device_needs.h"
 #include "worker/sim/sim_model.h"
 #include "worker/sim/sim_ops.h"
 
@@ -34,39 +36,71 @@ v1::MemoryBytes ByKind(const Read& read) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StageEquipment>> StageEquipment::Create(const StageJob* job) {
+absl::StatusOr<std::unique_ptr<StageEquipment>> StageEquipment::Create(const StageJob* job,
+                                                                       const DeviceOpener& open) {
   std::unique_ptr<StageEquipment> equipment(new StageEquipment(job));
-  HEADRACE_RETURN_IF_ERROR(equipment->Carve());
+  HEADRACE_RETURN_IF_ERROR(equipment->Carve(open));
   return equipment;
 }
 
-absl::Status StageEquipment::Carve() {
-  HEADRACE_ASSIGN_OR_RETURN(arena_, Arena::Create(ArenaBytes(job_)));
+absl::Status StageEquipment::OpenDevice(const DeviceOpener& open) {
+  if (!job_.simulated()) {
+    const int64_t staging = LinkPools::StagedBytes(job_, region_ != nullptr);
+    HEADRACE_ASSIGN_OR_RETURN(device_, open(NeedsOf(job_.shape, ArenaBytes(job_), staging)));
+    return absl::OkStatus();
+  }
+  HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(ArenaBytes(job_)));
+  // Its memory is what a real one's would be.
+  HEADRACE_RETURN_IF_ERROR(
+      CarvePanels(job_.shape.precision, job_.shape.threads, arena.get()).status());
+  device_ = HostDevice(std::move(arena), CreateSimOps());
+  return absl::OkStatus();
+}
+
+absl::Status StageEquipment::CarveModel() {
+  Arena* const arena = device_->arena();
   if (job_.simulated()) {
-    ops_ = CreateSimOps();
-    // Its memory is what a real one's would be.
-    HEADRACE_RETURN_IF_ERROR(
-        CarvePanels(job_.shape.precision, job_.shape.threads, arena_.get()).status());
     HEADRACE_ASSIGN_OR_RETURN(
-        model_, CreateSimModel(job_.sim[job_.stage()], job_.shape, arena_.get(), ops_.get()));
+        model_, CreateSimModel(job_.sim[job_.stage()], job_.shape, arena, device_->ops()));
   } else {
-    HEADRACE_ASSIGN_OR_RETURN(ops_,
-                              CarveCpuOps(job_.shape.precision, job_.shape.threads, arena_.get()));
-    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena_.get(), ops_.get()));
+    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena, device_->ops()));
   }
   if (!job_.generates) {
     HEADRACE_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.training, &model_->parameters(),
-                                                            arena_.get(), ops_.get()));
+                                                            arena, device_->ops()));
   }
-  std::string why_none = Share();
-  const bool shares_boundaries = job_.stage() > 0 && job_.MayShareMemoryWith(job_.stage() - 1);
+  return absl::OkStatus();
+}
+
+absl::Status StageEquipment::CarveNumbers() {
+  if (job_.generates) return absl::OkStatus();
+  ComputeDevice* const device = device_.get();
+  const int64_t losses = job_.last() ? job_.num_micro_batches() : 0;
+  HEADRACE_ASSIGN_OR_RETURN(losses_, DeviceNumbers::Create(device, losses, "losses"));
   HEADRACE_ASSIGN_OR_RETURN(
-      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena_.get(),
+      evaluation_loss_,
+      DeviceNumbers::Create(device, job_.last() ? 1 : 0, "an evaluation's loss"));
+  HEADRACE_ASSIGN_OR_RETURN(
+      squares_, DeviceNumbers::Create(device, OwnParameters(job_.shape.layers), "squared norms"));
+  return absl::OkStatus();
+}
+
+absl::Status StageEquipment::Carve(const DeviceOpener& open) {
+  Share();
+  HEADRACE_RETURN_IF_ERROR(OpenDevice(open));
+  HEADRACE_RETURN_IF_ERROR(CarveModel());
+  Arena* const arena = device_->arena();
+  const bool shares_boundaries =
+      !job_.staged() && job_.stage() > 0 && job_.MayShareMemoryWith(job_.stage() - 1);
+  HEADRACE_ASSIGN_OR_RETURN(
+      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena,
                             shares_boundaries ? region_.get() : nullptr));
-  HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena_.get(), ops_.get()));
-  HEADRACE_ASSIGN_OR_RETURN(
-      pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena_.get(), region_.get()));
-  shared_inputs_ = DescribeSharedInputs(job_, pools_, region_.get(), std::move(why_none));
+  HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena, device_->ops()));
+  HEADRACE_RETURN_IF_ERROR(CarveNumbers());
+  HEADRACE_ASSIGN_OR_RETURN(token_io_, TokenIo::Create(job_, device_.get()));
+  HEADRACE_ASSIGN_OR_RETURN(pools_, LinkPools::Create(job_, stash_->boundary_pool(), arena,
+                                                      region_.get(), device_->staging()));
+  shared_inputs_ = DescribeSharedInputs(job_, pools_, region_.get(), why_not_shared_);
   Inbox::Pace pace;
   if (job_.simulated()) {
     wire_ = std::make_unique<SimWire>(job_.sim);
@@ -80,13 +114,18 @@ absl::Status StageEquipment::Carve() {
   return absl::OkStatus();
 }
 
-std::string StageEquipment::Share() {
-  if (!HasSharedInputs(job_)) return "the workers do not tell that they are on one host";
+void StageEquipment::Share() {
+  if (!HasSharedInputs(job_)) {
+    why_not_shared_ = "the workers do not tell that they are on one host";
+    return;
+  }
   absl::StatusOr<std::unique_ptr<SharedRegion>> region =
       SharedRegion::Create(SharedInputBytes(job_));
-  if (!region.ok()) return std::string(region.status().message());
-  region_ = *std::move(region);
-  return "";
+  if (region.ok()) {
+    region_ = *std::move(region);
+  } else {
+    why_not_shared_ = std::string(region.status().message());
+  }
 }
 
 absl::Status StageEquipment::OpenData(const std::string& path) {
@@ -98,11 +137,11 @@ absl::Status StageEquipment::OpenData(const std::string& path) {
 }
 
 v1::MemoryBytes StageEquipment::PeakMemory() const {
-  return ByKind([this](MemoryKind kind) { return arena_->peak(kind); });
+  return ByKind([this](MemoryKind kind) { return device_->arena()->peak(kind); });
 }
 
 v1::MemoryBytes StageEquipment::MemoryInUse() const {
-  return ByKind([this](MemoryKind kind) { return arena_->in_use(kind); });
+  return ByKind([this](MemoryKind kind) { return device_->arena()->in_use(kind); });
 }
 
 }  // namespace headrace

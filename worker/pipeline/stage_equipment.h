@@ -9,26 +9,29 @@
 #include "absl/status/statusor.h"
 #include "common/token_file.h"
 #include "headrace/v1/job.pb.h"
-#include "worker/backend/arena.h"
-#include "worker/backend/ops.h"
+#include "worker/backend/compute_device.h"
 #include "worker/data/sampler.h"
 #include "worker/layers/stage_model.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/pipeline/boundary_codec.h"
+#include "worker/pipeline/device_numbers.h"
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/link_pools.h"
 #include "worker/pipeline/stage_job.h"
 #include "worker/pipeline/stash.h"
+#include "worker/pipeline/token_io.h"
 #include "worker/sim/sim_wire.h"
 
 namespace headrace {
 
 class StageEquipment {
  public:
-  // Carves all memory; weights are zero until somebody fills them. `job` must outlive the
-  // equipment.
-  //   RESOURCE_EXHAUSTED  names the tensor
-  static absl::StatusOr<std::unique_ptr<StageEquipment>> Create(const StageJob* job);
+  // Opens the device and carves all memory; weights are zero until somebody fills them. `job` must
+  // outlive the equipment. A simulated stage asks `open` for nothing.
+  //   RESOURCE_EXHAUSTED  names the tensor, or what the device has
+  //   else as DeviceOpener
+  static absl::StatusOr<std::unique_ptr<StageEquipment>> Create(const StageJob* job,
+                                                                const DeviceOpener& open = OpenCpu);
   StageEquipment(const StageEquipment&) = delete;
   StageEquipment& operator=(const StageEquipment&) = delete;
 
@@ -38,7 +41,11 @@ class StageEquipment {
 
   StageModel* model() { return model_.get(); }
   Optimizer* optimizer() { return optimizer_.get(); }  // null when generating
-  Ops* ops() { return ops_.get(); }
+  ComputeDevice* device() { return device_.get(); }
+  TokenIo* tokens() { return token_io_.get(); }
+  DeviceNumbers* losses() { return losses_.get(); }  // these null when generating
+  DeviceNumbers* evaluation_loss() { return evaluation_loss_.get(); }
+  DeviceNumbers* squares() { return squares_.get(); }
   Stash* stash() { return stash_.get(); }
   BoundaryCodec* codec() { return codec_.get(); }
   Inbox* inbox() { return inbox_.get(); }
@@ -52,19 +59,24 @@ class StageEquipment {
 
  private:
   explicit StageEquipment(const StageJob* job) : job_(*job) {}
-  absl::Status Carve();
-  // Takes the memory that others may write to. Says why there is none; empty: there is.
-  std::string Share();
+  absl::Status Carve(const DeviceOpener& open);
+  absl::Status OpenDevice(const DeviceOpener& open);
+  absl::Status CarveModel();
+  absl::Status CarveNumbers();
+  // Takes the memory that others may write to; without, why_not_shared_ says why.
+  void Share();
 
   const StageJob& job_;
   // In the order of construction; what holds memory of another goes before it.
   std::unique_ptr<SharedRegion> region_;  // null: no input is shared
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Ops> ops_;
+  std::string why_not_shared_;
+  std::unique_ptr<ComputeDevice> device_;
   std::unique_ptr<StageModel> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Stash> stash_;
   std::unique_ptr<BoundaryCodec> codec_;
+  std::unique_ptr<TokenIo> token_io_;
+  std::unique_ptr<DeviceNumbers> losses_, evaluation_loss_, squares_;
   LinkPools pools_;
   std::unique_ptr<SimWire> wire_;  // simulated; goes after the inbox
   SharedInputs shared_inputs_;

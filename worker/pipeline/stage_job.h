@@ -38,10 +38,14 @@ struct StageJob {
   absl::Duration wait_timeout = absl::Seconds(60);  // of one wait for a peer
   bool hash_tensors = false;
 
+  std::vector<DeviceKind> devices;  // by stage: what the others compute on
   std::vector<v1::SimDevice> sim;  // by stage, if the job is simulated; else empty
   bool simulated() const { return !sim.empty(); }
   // The payloads of what this stage sends take declared time instead of travelling.
   bool hollow_from(int sender) const { return simulated() && sim[sender].wire(); }
+
+  // Tensors lie in memory that only the device reaches: what travels passes through host memory.
+  bool staged() const { return shape.device != DeviceKind::kCpu; }
 
   int stage() const { return static_cast<int>(shape.stage); }
   int num_stages() const { return static_cast<int>(shape.num_stages); }

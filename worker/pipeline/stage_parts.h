@@ -5,24 +5,31 @@
 #include <atomic>
 
 #include "absl/status/status.h"
+#include "worker/backend/compute_device.h"
 #include "worker/backend/ops.h"
 #include "worker/data/sampler.h"
 #include "worker/layers/stage_model.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/pipeline/boundary_codec.h"
+#include "worker/pipeline/device_numbers.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/stage_job.h"
 #include "worker/pipeline/stash.h"
+#include "worker/pipeline/token_io.h"
 
 namespace headrace {
 
 struct StageParts {
   StageModel* model = nullptr;
   Optimizer* optimizer = nullptr;  // training
-  Ops* ops = nullptr;
+  ComputeDevice* device = nullptr;
+  Ops* ops = nullptr;      // the device's
+  TokenIo* tokens = nullptr;
   Stash* stash = nullptr;
   BoundaryCodec* codec = nullptr;  // training
   Exchange* exchange = nullptr;
+  // By micro-batch (last stage), of an evaluation's, and by own parameter: all of training.
+  DeviceNumbers *losses = nullptr, *evaluation_loss = nullptr, *squares = nullptr;
   const Sampler* sampler = nullptr;  // training: first and last stage
   const std::atomic<bool>* cancelled = nullptr;
 

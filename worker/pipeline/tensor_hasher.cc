@@ -1,12 +1,16 @@
 #include "worker/pipeline/tensor_hasher.h"
 
 #include "common/sha256.h"
+#include "common/status.h"
 
 namespace headrace {
 
-uint64_t HashTensor(const Tensor& tensor) {
-  const std::string hex =
-      Sha256Hex({static_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes())});
+absl::StatusOr<uint64_t> HashTensor(ComputeDevice* device, std::string_view name,
+                                    const Tensor& tensor) {
+  Sha256 sha256;
+  HEADRACE_RETURN_IF_ERROR(VisitBytes(
+      device, tensor, name, [&sha256](std::string_view bytes) { sha256.Update(bytes); }));
+  const std::string hex = sha256.Finish();
   uint64_t hash = 0;
   for (int i = 7; i >= 0; --i) {
     hash = hash << 8 | static_cast<uint64_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
@@ -15,7 +19,8 @@ uint64_t HashTensor(const Tensor& tensor) {
 }
 
 void TensorHasher::Add(std::string_view name, const Tensor& tensor) {
-  hashes_.insert_or_assign(std::string(name), HashTensor(tensor));
+  const absl::StatusOr<uint64_t> hash = HashTensor(device_, name, tensor);
+  if (hash.ok()) hashes_.insert_or_assign(std::string(name), *hash);
 }
 
 v1::TensorHashes TensorHasher::Drain(int64_t step, int64_t stage) {

@@ -30,7 +30,8 @@ Update::Update(const StageJob* job, const StageParts& parts)
       model_(parts.model),
       optimizer_(parts.optimizer),
       ops_(parts.ops),
-      exchange_(parts.exchange) {
+      exchange_(parts.exchange),
+      squares_(parts.squares) {
   const std::vector<Parameter>& parameters = model_->parameters();
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
     if (parameter->borrowed) continue;
@@ -38,7 +39,6 @@ Update::Update(const StageJob* job, const StageParts& parts)
     gradients_.emplace_back(parameter->gradient.f32(),
                             static_cast<size_t>(parameter->gradient.elements()));
   }
-  squares_.resize(normed_.size());
   if (!job_.shape.model.tied) return;
   for (Parameter& parameter : model_->parameters()) {
     if (parameter.borrowed) borrowed_ = &parameter;
@@ -75,13 +75,14 @@ absl::Status Update::SendInPlace(v1::MessageKind kind, int to_stage, const Tenso
   return exchange_->Send(to_stage, std::move(outgoing));
 }
 
-double Update::AddSquaredNorms(double sum) {
+absl::StatusOr<double> Update::AddSquaredNorms(double sum) {
   TimedSpan norm(exchange_, v1::SPAN_KIND_NORM);
   bad_parameter_.clear();
-  ops_->SquaredNorms(gradients_, squares_.data());
+  ops_->SquaredNorms(gradients_, squares_->data());
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<double>* const read, squares_->Read());
   for (size_t i = 0; i < normed_.size(); ++i) {
-    if (!std::isfinite(squares_[i])) bad_parameter_ = normed_[i]->spec.name;
-    sum += squares_[i];
+    if (!std::isfinite((*read)[i])) bad_parameter_ = normed_[i]->spec.name;
+    sum += (*read)[i];
   }
   return sum;
 }
@@ -95,7 +96,8 @@ absl::StatusOr<Decision> Update::Decide(int64_t step, double loss) {
     sum = partial[0];
     loss = partial[1];
   }
-  return AgreeAcrossStages(step, AddSquaredNorms(sum), loss);
+  HEADRACE_ASSIGN_OR_RETURN(const double with_own, AddSquaredNorms(sum));
+  return AgreeAcrossStages(step, with_own, loss);
 }
 
 absl::StatusOr<Decision> Update::AgreeAcrossStages(int64_t step, double sum, double loss) {

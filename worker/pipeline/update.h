@@ -48,7 +48,7 @@ class Update {
   // Sends a tensor out of the memory it lies in, which stays as it is until the receiver has it.
   absl::Status SendInPlace(v1::MessageKind kind, int to_stage, const Tensor& tensor);
   // Σ over this stage's own parameters, the last one first, added to `sum` one by one.
-  double AddSquaredNorms(double sum);
+  absl::StatusOr<double> AddSquaredNorms(double sum);
   absl::StatusOr<Decision> AgreeAcrossStages(int64_t step, double sum, double loss);
   std::string StopReason(int64_t step, double loss, double norm) const;
 
@@ -60,7 +60,7 @@ class Update {
 
   std::vector<const Parameter*> normed_;           // own parameters, the last one first
   std::vector<std::span<const float>> gradients_;  // theirs
-  std::vector<double> squares_;                    // of a step
+  DeviceNumbers* const squares_;                   // of a step
 
   Parameter* tied_ = nullptr;      // stage 0: the embedding's weight, if the model is tied
   Parameter* borrowed_ = nullptr;  // last stage: the head's copy of it
