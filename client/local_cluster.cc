@@ -28,19 +28,8 @@ constexpr absl::Duration kStopTime = absl::Seconds(3);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr size_t kLongestTmp = 60;  // leaves room for the rest of a socket's 107 bytes
 
-// What an equal share of 80 % of the free memory is; 0 where the system does not say.
-int64_t MemoryShare(int64_t workers) {
-  const auto info = ReadFile("/proc/meminfo");
-  if (!info.ok()) return 0;
-  for (const absl::string_view line : absl::StrSplit(*info, '\n')) {
-    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    int64_t kib = 0;
-    if (words.size() >= 2 && words[0] == "MemAvailable:" && absl::SimpleAtoi(words[1], &kib)) {
-      return kib * 1024 / 10 * 8 / workers;
-    }
-  }
-  return 0;
-}
+// What local workers take together of what is available.
+constexpr double kMemoryShare = 0.8;
 
 struct Recorded {
   std::vector<std::pair<pid_t, int64_t>> processes;  // with their start times
@@ -171,9 +160,7 @@ std::string LocalCluster::WorkerListen(const std::string& name) const {
 }
 
 absl::Status LocalCluster::StartWorkers() {
-  int64_t memory = options_.memory_limit_bytes;
-  // A simulated worker takes no memory, and declares how much it would.
-  if (memory == 0 && !IsSimFlag(options_.device)) memory = MemoryShare(options_.workers);
+  const int64_t memory = options_.memory_limit_bytes;
   for (int64_t i = 0; i < options_.workers; ++i) {
     const std::string name = absl::StrCat("w", i);
     HEADRACE_RETURN_IF_ERROR(MakeDirectories(state_.worker_data(name)));
@@ -190,6 +177,10 @@ absl::Status LocalCluster::StartWorkers() {
     if (memory > 0) {
       arguments.push_back("--memory-limit");
       arguments.push_back(absl::StrCat(memory));
+    } else if (!IsSimFlag(options_.device)) {
+      // A simulated worker takes no memory, and declares how much it would.
+      arguments.push_back("--memory-share");
+      arguments.push_back(absl::StrCat(kMemoryShare / static_cast<double>(options_.workers)));
     }
     HEADRACE_RETURN_IF_ERROR(Launch(name, "headrace-worker", std::move(arguments)));
   }

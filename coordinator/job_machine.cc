@@ -22,6 +22,7 @@ std::vector<PlanWorker> ToPlanWorkers(const std::vector<v1::WorkerInfo>& workers
     each.bf16 = worker.bf16() || worker.has_sim();
     if (worker.has_sim()) each.sim = worker.sim();
     each.host = worker.host().id();
+    each.device = DeviceKindOf(worker.device());
     // What no flag could have said is not taken for a link.
     const double rate = worker.link_bytes_per_second(), latency_s = worker.link_latency_s();
     if (rate >= 1e3 && rate <= 1e12 && latency_s >= 0 && latency_s <= 10) {

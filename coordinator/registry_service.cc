@@ -33,6 +33,7 @@ absl::Status CheckInfo(const v1::WorkerInfo& info) {
     return absl::InvalidArgumentError("a worker's instance is 1 to 128 bytes");
   }
   if (info.device().size() > kMaxTextBytes || info.device_name().size() > kMaxTextBytes ||
+      info.capability().size() > kMaxTextBytes ||
       info.version().size() > kMaxTextBytes || info.job_id().size() > kMaxTextBytes) {
     return absl::InvalidArgumentError("a worker's device, version or job is too long");
   }

@@ -137,7 +137,7 @@ TEST(LayerProfilerTest, Bf16IsMeasuredWhereTheProcessorHasIt) {
   v1::ProfileLayersRequest request = Gpt2(64);
   request.mutable_spec()->mutable_training()->set_precision(v1::PRECISION_BF16);
   EXPECT_EQ(Measure(request).status(),
-            absl::FailedPreconditionError("the CPU of this worker does not multiply bf16"));
+            absl::FailedPreconditionError("the device of this worker does not multiply bf16"));
   request.mutable_spec()->mutable_training()->set_bf16_emulate(true);
   EXPECT_TRUE(Measure(request).ok());
 }

@@ -32,6 +32,7 @@
 #include "worker/backend/cuda_probe.h"
 #include "worker/backend/device.h"
 #include "worker/clock_alignment.h"
+#include "worker/device_speed.h"
 #include "worker/heartbeater.h"
 #include "worker/layer_profiler.h"
 #include "worker/service.h"
@@ -41,13 +42,18 @@ namespace headrace {
 namespace {
 
 constexpr int kExitUsage = 2;
+constexpr int kExitDeviceLost = 6;
 constexpr char kDeviceHelp[] =
-    "auto, cpu, cuda or cuda:N (found and named, but refused as yet), or sim:KEY=VALUE,… for a "
-    "device that takes declared time instead of computing: "
+    "auto (a CUDA device if there is one that can be computed on), cpu, cuda or cuda:N, or "
+    "sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
     "action=20ms (or forward=, recompute=, backward=) or flops=10T; memory=16GiB; link=1Gbit/s "
     "and latency=1ms, without which tensors really travel. Only jobs submitted with --simulate "
     "run on such workers";
+// Of what is available: of a host's memory, which others use too, and of what is free on a device.
 constexpr double kDefaultMemoryShare = 0.8;
+constexpr double kDefaultDeviceShare = 0.9;
+// Of the host's memory, that may be pinned beside a device's.
+constexpr double kStagingShare = 0.5;
 constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
 constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
@@ -57,6 +63,7 @@ struct Flags {
                                  link, data_dir, metrics;
   int threads = 1;
   int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
+  double memory_share = 0;   // 0: not given
   std::optional<v1::SimDevice> sim;
   LinkSpeed link_speed;  // link, read
   bool die_with_parent = false, probe = false;
@@ -108,8 +115,14 @@ void DefineFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str()
       ->type_name("DEVICE");
   app->add_option("--memory-limit", flags->memory_limit,
-                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available")
+                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available, of "
+                  "a CUDA device's free memory 90 %")
       ->type_name("SIZE");
+  app->add_option("--memory-share", flags->memory_share,
+                  "Without --memory-limit: the share of what is available that a stage may take; "
+                  "for workers that share a machine or a device")
+      ->check(CLI::Range(0.001, 1.0))
+      ->type_name("SHARE");
   app->add_option("--threads", flags->threads, "Threads that compute")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
@@ -167,6 +180,10 @@ absl::Status CheckFlags(Flags* flags) {
     HEADRACE_RETURN_IF_ERROR(Annotate(link.status(), "--link"));
     flags->link_speed = *link;
   }
+  if (flags->memory_share > 0 && !flags->memory_limit.empty()) {
+    return absl::InvalidArgumentError(
+        "--memory-share is given, and --memory-limit too; expected one");
+  }
   if (!flags->memory_limit.empty()) {
     const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
     HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
@@ -175,8 +192,23 @@ absl::Status CheckFlags(Flags* flags) {
   return Annotate(ReadDevice(flags), "--device");
 }
 
-// All but the address, which is known once the server listens.
-absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
+// Of the device, what a stage may take.
+absl::StatusOr<int64_t> MemoryLimit(const Flags& flags, const DeviceInfo& device) {
+  if (flags.memory_bytes == 0) {
+    double share = device.kind == "cuda" ? kDefaultDeviceShare : kDefaultMemoryShare;
+    if (flags.memory_share > 0) share = flags.memory_share;
+    return static_cast<int64_t>(share * static_cast<double>(device.available_bytes));
+  }
+  if (device.kind == "cuda" && flags.memory_bytes > device.available_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--memory-limit: ", FormatBytes(flags.memory_bytes), ", but only ",
+                     FormatBytes(device.available_bytes), " of ", device.name, " are free"));
+  }
+  return flags.memory_bytes;
+}
+
+// All but the address, which is known once the server listens. `device` is that of a real worker.
+absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags, const DeviceInfo& device) {
   v1::WorkerInfo self;
   self.set_name(flags.name);
   self.set_threads(flags.threads);
@@ -187,16 +219,20 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
     self.set_flops_per_second(flags.sim->flops_per_second());
     *self.mutable_sim() = *flags.sim;
   } else {
-    HEADRACE_ASSIGN_OR_RETURN(const DeviceInfo device, ProbeDevice(flags.device));
     if (!device.note.empty()) LogInfo(absl::StrCat("computing on the CPU: ", device.note));
     self.set_device(device.kind);
     self.set_device_name(device.name);
     self.set_bf16(device.bf16);
-    self.set_memory_limit_bytes(
-        flags.memory_bytes > 0 ? flags.memory_bytes
-                               : static_cast<int64_t>(kDefaultMemoryShare *
-                                                      static_cast<double>(device.available_bytes)));
-    self.set_flops_per_second(MeasureFlops(flags.threads));
+    self.set_capability(device.capability);
+    HEADRACE_ASSIGN_OR_RETURN(const int64_t limit, MemoryLimit(flags, device));
+    self.set_memory_limit_bytes(limit);
+    if (device.kind == "cuda") {
+      self.set_device_free_bytes(device.available_bytes);
+      HEADRACE_ASSIGN_OR_RETURN(const double flops, MeasureCudaFlops(device.open, device.bf16));
+      self.set_flops_per_second(flops);
+    } else {
+      self.set_flops_per_second(MeasureFlops(flags.threads));
+    }
   }
   self.set_link_bytes_per_second(flags.link_speed.bytes_per_second);
   self.set_link_latency_s(flags.link_speed.latency_s);
@@ -207,10 +243,17 @@ absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags) {
   return self;
 }
 
-// Set by the heartbeat thread before it raises SIGTERM, read after.
+// Why the process is to end, set by a thread of another before it raises SIGTERM, read after.
 struct Refusal {
   absl::Mutex mu;
   absl::Status why ABSL_GUARDED_BY(mu);
+
+  // The first reason counts.
+  void End(const absl::Status& reason) {
+    absl::MutexLock lock(&mu);
+    why.Update(reason);
+    kill(getpid(), SIGTERM);
+  }
 };
 
 HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service,
@@ -227,11 +270,7 @@ HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service,
     service->EndAnyStage(absl::StrFormat("lost the coordinator at %s: no answer for %.1f s",
                                          coordinator, absl::ToDoubleSeconds(silence)));
   };
-  callbacks.refused = [refusal](const absl::Status& why) {
-    absl::MutexLock lock(&refusal->mu);
-    refusal->why = why;
-    kill(getpid(), SIGTERM);
-  };
+  callbacks.refused = [refusal](const absl::Status& why) { refusal->End(why); };
   return callbacks;
 }
 
@@ -247,7 +286,12 @@ absl::Status Serve(const Flags& flags) {
   const auto blobs =
       v1::CoordinatorService::NewStub(MakeChannel(flags.coordinator, ChannelUse::kBlobs));
 
-  HEADRACE_ASSIGN_OR_RETURN(v1::WorkerInfo self, DescribeSelf(flags));
+  DeviceInfo device;
+  if (!flags.sim) {
+    HEADRACE_ASSIGN_OR_RETURN(device, ProbeDevice(flags.device));
+  }
+  HEADRACE_ASSIGN_OR_RETURN(v1::WorkerInfo self, DescribeSelf(flags, device));
+  Refusal refusal;
   // The first hash maps 2 MiB of the crypto library: now, not in a job whose memory was planned.
   Sha256Hex("");
   StageDirectory directory;
@@ -257,12 +301,20 @@ absl::Status Serve(const Flags& flags) {
   context.limits.threads = flags.threads;
   context.limits.simulated = flags.sim.has_value();
   context.limits.bf16 = self.bf16();
+  context.limits.device = DeviceKindOf(self.device());
+  context.limits.staging_bytes =
+      static_cast<int64_t>(kStagingShare * static_cast<double>(device.host_bytes));
+  context.open_device = device.open;
+  context.device_lost = [&refusal](const std::string& why) {
+    refusal.End(absl::DataLossError(
+        absl::StrCat("ending, so that a new process may open the device again: ", why)));
+  };
   context.data_dir = flags.data_dir;
   context.coordinator = blobs.get();
   context.reporter = &reporter;
   context.directory = &directory;
   context.metrics = metrics;
-  LayerProfiler profiler(context.limits, self.flops_per_second());
+  LayerProfiler profiler(context.limits, self.flops_per_second(), device.open);
   if (!flags.sim) {  // a simulated one declares its speed
     context.profiler = &profiler;
     self.set_profiles_layers(true);
@@ -293,8 +345,8 @@ absl::Status Serve(const Flags& flags) {
       "serving at ", self.address(), ", ", FormatBytes(self.memory_limit_bytes()), ", ",
       flags.threads, flags.threads == 1 ? " thread, " : " threads, ",
       flags.sim ? DescribeSim(*flags.sim)
-                : absl::StrCat(static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s")));
-  Refusal refusal;
+                : absl::StrCat(self.device_name(), ", ",
+                               static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s")));
   {
     const Heartbeater heartbeater(registry.get(), self,
                                   MakeCallbacks(flags, &service, &clock, &refusal));
@@ -306,6 +358,14 @@ absl::Status Serve(const Flags& flags) {
   // Whoever does not hear it waits for the lease to run out, as after a crash; and what is still to
   // be reported needs the name.
   if (told) SayGoodbye(registry.get(), self, absl::Now() + kGoodbyeTime).IgnoreError();
+  {
+    // The runtime of a lost device would wait for it when the process ends.
+    absl::MutexLock lock(&refusal.mu);
+    if (absl::IsDataLoss(refusal.why)) {
+      LogError(std::string(refusal.why.message()));
+      _exit(kExitDeviceLost);
+    }
+  }
   // An action that computes for longer than this cannot be interrupted; the process can.
   if (!ended) _exit(0);
   server->Shutdown(absl::ToChronoTime(deadline));
@@ -316,17 +376,21 @@ absl::Status Serve(const Flags& flags) {
 // --probe: each device, and of each kind that is missing the reason.
 int Probe(const std::string& device) {
   const absl::StatusOr<DeviceInfo> chosen = ProbeDevice(device);
-  if (!chosen.ok()) {
-    std::cerr << "headrace-worker: " << chosen.status().message() << "\n";
-  } else {
-    std::cout << "cpu: " << chosen->name << ", " << FormatBytes(chosen->available_bytes)
-              << " available\n";
+  if (chosen.ok()) {
+    std::cout << "host: " << FormatBytes(chosen->host_bytes) << " of memory available\n";
   }
   std::cout << Describe(ProbeCuda());
-  if (chosen.ok()) std::cout << "--device " << device << " computes on: " << chosen->kind;
-  if (chosen.ok() && !chosen->note.empty()) std::cout << " (" << chosen->note << ")";
-  if (chosen.ok()) std::cout << "\n";
-  return chosen.ok() ? 0 : 1;
+  if (!chosen.ok()) {
+    std::cerr << "headrace-worker: " << chosen.status().message() << "\n";
+    return 1;
+  }
+  std::cout << "--device " << device << " computes on: " << chosen->kind;
+  if (!chosen->note.empty()) std::cout << " (" << chosen->note << ")";
+  std::cout << "\n" << chosen->kind << ": " << chosen->name << ", "
+            << FormatBytes(chosen->available_bytes)
+            << (chosen->kind == "cuda" ? " free" : " available")
+            << (chosen->bf16 ? ", multiplies bf16" : ", does not multiply bf16") << "\n";
+  return 0;
 }
 
 int Main(int argc, char** argv) {

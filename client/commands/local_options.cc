@@ -1,5 +1,7 @@
 #include "client/commands/local_options.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/flags.h"
 #include "common/status.h"
@@ -18,13 +20,25 @@ void AddLocalOptions(CLI::App* app, LocalOptions* options) {
       ->type_name("N");
   app->add_option("--memory-limit", options->memory_limit,
                   "Memory each may use, such as 2GiB (default: an equal share of 80 % of what is "
-                  "free)")
+                  "free, on CUDA devices of theirs)")
       ->type_name("SIZE");
   app->add_option("--device", options->device,
-                  "Device of each: auto, cpu, or sim:KEY=VALUE,… such as sim:action=20ms "
+                  "Device of each: auto, cpu, cuda, cuda:N, or sim:KEY=VALUE,… such as sim:action=20ms "
                   "(`headrace-worker --help`)")
       ->type_name("DEVICE");
 }
+
+namespace {
+
+// What headrace-worker takes besides sim:.
+bool IsDevice(const std::string& device) {
+  if (device.empty() || device == "auto" || device == "cpu" || device == "cuda") return true;
+  int64_t index = 0;
+  return absl::StartsWith(device, "cuda:") && absl::SimpleAtoi(device.substr(5), &index) &&
+         index >= 0;
+}
+
+}  // namespace
 
 absl::StatusOr<LocalClusterOptions> ToClusterOptions(const LocalOptions& options,
                                                      const Environment& environment) {
@@ -46,9 +60,9 @@ absl::StatusOr<LocalClusterOptions> ToClusterOptions(const LocalOptions& options
       return absl::InvalidArgumentError(
           "--device: sim: memory= is given, and --memory-limit too; expected one");
     }
-  } else if (!options.device.empty() && options.device != "auto" && options.device != "cpu") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device: '", options.device, "'; expected auto, cpu or sim:KEY=VALUE,…"));
+  } else if (!IsDevice(options.device)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device: '", options.device, "'; expected auto, cpu, cuda, cuda:N or sim:KEY=VALUE,…"));
   }
   return cluster;
 }

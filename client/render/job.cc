@@ -215,8 +215,14 @@ std::string RenderWorkerTable(const v1::ListWorkersResponse& response, int width
                {"ADDRESS"}});
   for (const v1::WorkerInfo& worker : response.workers()) {
     const char* state = !worker.alive() ? "lost" : worker.job_id().empty() ? "free" : "busy";
-    table.Add({Printable(worker.name()), state, worker.job_id(),
-               Printable(worker.device_name().empty() ? worker.device() : worker.device_name()),
+    std::string device =
+        Printable(worker.device_name().empty() ? worker.device() : worker.device_name());
+    if (!worker.capability().empty()) {
+      absl::StrAppend(&device, " (", Printable(worker.device()), " ",
+                      Printable(worker.capability()), ", ",
+                      FormatBytes(worker.device_free_bytes()), " free)");
+    }
+    table.Add({Printable(worker.name()), state, worker.job_id(), device,
                absl::StrCat(worker.threads()), FormatBytes(worker.memory_limit_bytes()),
                worker.has_sim() ? "declared"
                                 : absl::StrFormat("%.0f GFLOP/s", worker.flops_per_second() / 1e9),

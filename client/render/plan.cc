@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/console.h"
 #include "client/job_keys.h"
 #include "client/render/human.h"
 #include "client/render/table.h"
@@ -76,7 +77,9 @@ std::string StageTable(const v1::Plan& plan, int width) {
                {"MEMORY", Align::kRight},
                {"LIMIT", Align::kRight}});
   for (const v1::StagePlan& stage : plan.stage()) {
-    table.Add({absl::StrCat(stage.stage()), stage.worker(), Layers(plan, stage),
+    const std::string on =
+        stage.device().empty() ? "" : absl::StrCat(" (", Printable(stage.device()), ")");
+    table.Add({absl::StrCat(stage.stage()), absl::StrCat(stage.worker(), on), Layers(plan, stage),
                FormatCount(static_cast<double>(stage.parameters())),
                FormatSeconds(stage.forward_s()), FormatSeconds(stage.backward_s()),
                FormatBytes(TotalBytes(stage.memory())), FormatBytes(stage.memory_limit_bytes())});

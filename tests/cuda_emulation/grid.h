@@ -24,6 +24,7 @@ struct Options {
   uint64_t seed = 1;          // of kRandom
   bool lazy_streams = false;  // work waits until something waits for it: finds a missing wait
   int64_t memory_bytes = int64_t{1} << 30;  // of the device
+  int capability = 9;                       // its compute capability: 9.0
   // The call named here fails with `error` from its `fail_after`-th time on ("cudaMemcpyAsync").
   std::string fail_call;
   int fail_after = 1;

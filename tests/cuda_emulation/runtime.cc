@@ -290,9 +290,11 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-// Compute capability 9.0; everything else 0.
+// Its compute capability; everything else 0.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor
+               ? headrace::emulation::options().capability
+               : 0;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
@@ -309,12 +311,17 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorUnknown:
+      return "cudaErrorUnknown";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
     default:
       return "emulated CUDA error";
   }
 }
 const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaErrorLaunchFailure) return headrace::emulation::last_report().c_str();
+  if (error == cudaErrorIllegalAddress) return "an illegal memory access was encountered";
   return error == cudaErrorMemoryAllocation ? "out of memory" : cudaGetErrorName(error);
 }
 

@@ -49,14 +49,14 @@ std::string Failure(const Driver& driver, const char* call, int error) {
 }
 
 // Fills in the devices; returns why there are none.
-std::string FindDevices(const Driver& driver, std::vector<CudaDevice>* devices) {
+std::string FindDevices(const Driver& driver, std::vector<CudaDeviceName>* devices) {
   int count = 0;
   if (const int error = driver.device_count(&count); error != 0) {
     return Failure(driver, "cuDeviceGetCount", error);
   }
   if (count == 0) return "the driver sees no CUDA device";
   for (int i = 0; i < count; ++i) {
-    CudaDevice device;
+    CudaDeviceName device;
     int handle = 0;
     char name[256] = "";
     size_t bytes = 0;
@@ -117,7 +117,7 @@ std::string Describe(const CudaProbe& probe) {
   if (probe.devices.empty()) return absl::StrCat("cuda: none: ", probe.why_none, "\n");
   std::string text = absl::StrCat("cuda: driver for CUDA ", Version(probe.driver_version), "\n");
   for (size_t i = 0; i < probe.devices.size(); ++i) {
-    const CudaDevice& d = probe.devices[i];
+    const CudaDeviceName& d = probe.devices[i];
     absl::StrAppend(&text, "cuda:", i, ": ", d.name, ", ", d.memory_bytes >> 20,
                     " MiB, compute capability ", d.major, ".", d.minor, "\n");
   }

@@ -11,14 +11,14 @@ namespace headrace {
 // The oldest driver the backend's toolkit runs on, as CUDA counts versions.
 inline constexpr int kOldestCudaDriver = 13000;
 
-struct CudaDevice {
+struct CudaDeviceName {
   std::string name;  // "NVIDIA H200"
   int64_t memory_bytes = 0;
   int major = 0, minor = 0;  // compute capability
 };
 
 struct CudaProbe {
-  std::vector<CudaDevice> devices;  // empty: `why_none` says why
+  std::vector<CudaDeviceName> devices;  // empty: `why_none` says why
   std::string why_none;             // a clause: "libcuda.so.1 is not on this machine"
   int driver_version = 0;           // 13000 for 13.0; 0: unknown
 };

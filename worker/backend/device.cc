@@ -69,10 +69,7 @@ int64_t ControlGroupLimit(const std::string& root) {
   return limit;
 }
 
-constexpr char kNotYet[] =
-    "this version computes on CPUs only: its CUDA backend has been tested by emulation, not yet in "
-    "a "
-    "worker";
+constexpr int kOldestForBf16 = 8;  // compute capability
 
 // The index of "cuda" or "cuda:N".
 std::optional<int> CudaIndex(const std::string& device) {
@@ -87,8 +84,9 @@ std::optional<int> CudaIndex(const std::string& device) {
   return index;
 }
 
-// Why not `device`, which auto (index 0) and cuda have in common; never OK as yet.
-absl::Status RefuseCuda(int index, const CudaProbe& probe) {
+// FAILED_PRECONDITION: why not this device, which auto (index 0) and cuda have in common.
+absl::StatusOr<DeviceInfo> ChooseCuda(int index, const CudaProbe& probe,
+                                      const std::vector<std::string>& modules) {
   if (probe.devices.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("there is no CUDA device: ", probe.why_none));
   }
@@ -96,8 +94,33 @@ absl::Status RefuseCuda(int index, const CudaProbe& probe) {
     return absl::FailedPreconditionError(
         absl::StrCat("there is no CUDA device ", index, ", only ", probe.devices.size()));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("cuda:", index, " is ", probe.devices[index].name, ", but ", kNotYet));
+  const CudaDeviceName& device = probe.devices[index];
+  const std::string who = absl::StrCat("cuda:", index, " (", device.name, ") cannot be computed on");
+  const absl::StatusOr<const cuda::Module*> module = OpenCudaModule(modules);
+  HEADRACE_RETURN_IF_ERROR(Annotate(module.status(), who));
+  cuda::DeviceReport report = {};
+  cuda::Failure failure = {};
+  if (!(*module)->probe(index, &report, &failure)) {
+    return absl::FailedPreconditionError(absl::StrCat(who, ": ", failure.text));
+  }
+  DeviceInfo info;
+  info.kind = "cuda";
+  info.name = device.name;
+  info.capability = absl::StrCat(report.major, ".", report.minor);
+  info.bf16 = report.major >= kOldestForBf16;
+  info.available_bytes = report.free_bytes;
+  info.open = CudaOpener(*module, index);
+  return info;
+}
+
+absl::StatusOr<int64_t> HostBytes(const std::string& root) {
+  const std::optional<std::string> available = FindValue(root + "/proc/meminfo", "MemAvailable");
+  int64_t kilobytes = 0;
+  if (!available || !(std::istringstream(*available) >> kilobytes)) {
+    return absl::InternalError(
+        absl::StrCat(root, "/proc/meminfo does not say how much memory is available"));
+  }
+  return std::min(kilobytes * 1024, ControlGroupLimit(root));
 }
 
 }  // namespace
@@ -110,26 +133,27 @@ absl::Status CheckDeviceName(const std::string& device) {
 }
 
 absl::StatusOr<DeviceInfo> ProbeDevice(const std::string& device, const std::string& root,
-                                       const std::string& cuda_driver) {
+                                       const std::string& cuda_driver,
+                                       const std::vector<std::string>& cuda_modules) {
   HEADRACE_RETURN_IF_ERROR(CheckDeviceName(device));
+  HEADRACE_ASSIGN_OR_RETURN(const int64_t host_bytes, HostBytes(root));
   DeviceInfo info;
-  if (const std::optional<int> index = CudaIndex(device)) {
-    return Annotate(RefuseCuda(*index, ProbeCuda(cuda_driver)),
-                    absl::StrCat("device '", device, "'"));
-  }
-  if (device == "auto") {
-    info.note = std::string(RefuseCuda(0, ProbeCuda(cuda_driver)).message());
-  }
-  const std::optional<std::string> available = FindValue(root + "/proc/meminfo", "MemAvailable");
-  int64_t kilobytes = 0;
-  if (!available || !(std::istringstream(*available) >> kilobytes)) {
-    return absl::InternalError(
-        absl::StrCat(root, "/proc/meminfo does not say how much memory is available"));
+  const std::optional<int> index = CudaIndex(device);
+  if (index || device == "auto") {
+    absl::StatusOr<DeviceInfo> chosen =
+        ChooseCuda(index.value_or(0), ProbeCuda(cuda_driver), cuda_modules);
+    if (chosen.ok()) {
+      chosen->host_bytes = host_bytes;
+      return chosen;
+    }
+    if (index) return Annotate(chosen.status(), absl::StrCat("device '", device, "'"));
+    info.note = std::string(chosen.status().message());
   }
   info.kind = "cpu";
   info.name = FindValue(root + "/proc/cpuinfo", "model name").value_or("cpu");
   info.bf16 = CpuMultipliesBf16();
-  info.available_bytes = std::min(kilobytes * 1024, ControlGroupLimit(root));
+  info.available_bytes = host_bytes;
+  info.host_bytes = host_bytes;
   return info;
 }
 

@@ -84,20 +84,29 @@ TEST_F(Device, OfAnotherKindIsRefusedByName) {
 
 // Whoever asks for any device is told in a note what whoever asks for this one is told in an error.
 TEST_F(Device, OfCudaIsRefusedInTheWordsInWhichAutoPassesItOver) {
+  const std::vector<std::string> no_module = {"/no/such/libheadrace_cuda.so"};
   for (const char* driver : {"libno-such-driver.so.1", HEADRACE_FAKE_CUDA_DRIVER}) {
-    const auto any = ProbeDevice("auto", root_, driver);
+    const auto any = ProbeDevice("auto", root_, driver, no_module);
     ASSERT_TRUE(any.ok()) << any.status();
     EXPECT_EQ(any->kind, "cpu");
     EXPECT_NE(any->note, "");
-    const absl::Status status = ProbeDevice("cuda", root_, driver).status();
+    const absl::Status status = ProbeDevice("cuda", root_, driver, no_module).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(status.message(), "device 'cuda': " + any->note);
   }
   EXPECT_EQ(ProbeDevice("auto", root_, "libno-such-driver.so.1")->note,
             "there is no CUDA device: no NVIDIA driver is installed (libno-such-driver.so.1 is not "
             "found)");
-  EXPECT_THAT(ProbeDevice("auto", root_, HEADRACE_FAKE_CUDA_DRIVER)->note,
-              HasSubstr("cuda:0 is Difference Engine 0, but this version computes on CPUs only"));
+  EXPECT_EQ(ProbeDevice("auto", root_, HEADRACE_FAKE_CUDA_DRIVER, no_module)->note,
+            "cuda:0 (Difference Engine 0) cannot be computed on: the CUDA module is not installed: "
+            "there is no /no/such/libheadrace_cuda.so");
+  EXPECT_THAT(ProbeDevice("auto", root_, HEADRACE_FAKE_CUDA_DRIVER,
+                          {no_module[0], HEADRACE_FAKE_CUDA_DRIVER})
+                  ->note,
+              HasSubstr("is no CUDA module of Headrace"));
+  EXPECT_THAT(
+      ProbeDevice("auto", root_, HEADRACE_FAKE_CUDA_DRIVER, {root_ + "/proc/meminfo"})->note,
+      HasSubstr("the CUDA module cannot be opened: "));
   EXPECT_EQ(ProbeDevice("cuda:1", root_, HEADRACE_FAKE_CUDA_DRIVER).status().message(),
             "device 'cuda:1': there is no CUDA device 1, only 1");
   EXPECT_EQ(ProbeDevice("cpu", root_, HEADRACE_FAKE_CUDA_DRIVER)->note, "");

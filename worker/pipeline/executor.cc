@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/status.h"
@@ -42,6 +43,16 @@ Executor::Executor(const StageJob* job, const StageParts& parts)
 }
 
 absl::StatusOr<StepOutcome> Executor::RunStep(int64_t step) {
+  absl::StatusOr<StepOutcome> outcome = RunWhole(step);
+  // What the device or memory says knows nothing of steps; the exchange's own sentences do.
+  if (outcome.ok() || absl::IsCancelled(outcome.status()) ||
+      absl::StartsWith(outcome.status().message(), "worker ")) {
+    return outcome;
+  }
+  return exchange_.Failure(outcome.status().code(), std::string(outcome.status().message()));
+}
+
+absl::StatusOr<StepOutcome> Executor::RunWhole(int64_t step) {
   step_ = step;
   times_ = {};
   const absl::Duration received = exchange_.waited_to_receive(), sent = exchange_.waited_to_send();

@@ -57,6 +57,7 @@ class Executor {
     double wall = 0, compute = 0, recompute = 0, optimizer = 0;
   };
 
+  absl::StatusOr<StepOutcome> RunWhole(int64_t step);
   absl::Status RunActions();
   absl::Status Run(const Action& action);
   absl::Status Forward(int m);

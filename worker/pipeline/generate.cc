@@ -49,13 +49,20 @@ class Run {
     return absl::OkStatus();
   }
 
+  // As the layers read it.
+  const void* Input(const MicroBatch& mb) {
+    return parts_.codec->Input(parts_.stash->boundary(0),
+                               mb.shape.tokens() * job_.shape.model.width);
+  }
+
   absl::Status PassOn(const MicroBatch& mb) {
     HEADRACE_ASSIGN_OR_RETURN(
         Outgoing output, parts_.exchange->Prepare(v1::MESSAGE_KIND_EVAL_ACTIVATION,
                                                   {mb.shape.tokens(), job_.shape.model.width}));
     parts_.exchange->Record("forward");
-    const Tensor& y = output.tensor;
-    parts_.model->Forward(mb, parts_.stash->boundary(0), {y.data, y.type}, nullptr);
+    const Act y = parts_.codec->Output(output.tensor);
+    parts_.model->Forward(mb, Input(mb), y, nullptr);
+    parts_.codec->Close(y, output.tensor);
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->CheckDevice());
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->Send(job_.stage() + 1, std::move(output)));
     if (!job_.first()) return absl::OkStatus();
@@ -71,7 +78,7 @@ class Run {
 
   absl::Status Draw(const MicroBatch& mb) {
     parts_.exchange->Record("draw");
-    parts_.model->Logits(mb, parts_.stash->boundary(0), mb.shape.length - 1,
+    parts_.model->Logits(mb, Input(mb), mb.shape.length - 1,
                          parts_.tokens->logits());
     HEADRACE_RETURN_IF_ERROR(parts_.exchange->CheckDevice());
     HEADRACE_ASSIGN_OR_RETURN(const std::vector<float>* const logits, parts_.tokens->ReadLogits());

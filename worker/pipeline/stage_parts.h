@@ -26,7 +26,7 @@ struct StageParts {
   Ops* ops = nullptr;      // the device's
   TokenIo* tokens = nullptr;
   Stash* stash = nullptr;
-  BoundaryCodec* codec = nullptr;  // training
+  BoundaryCodec* codec = nullptr;
   Exchange* exchange = nullptr;
   // By micro-batch (last stage), of an evaluation's, and by own parameter: all of training.
   DeviceNumbers *losses = nullptr, *evaluation_loss = nullptr, *squares = nullptr;

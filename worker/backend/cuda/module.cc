@@ -1,22 +1,17 @@
 #include "worker/backend/cuda/module.h"
 
-#include <cstdio>
 #include <memory>
-#include <string>
 
 #include "worker/backend/cuda/session.h"
 
 namespace headrace::cuda {
 namespace {
 
-Session* Open(const SessionOptions& options, char* error, int64_t error_bytes) {
-  std::string text;
-  std::unique_ptr<Session> session = OpenSession(options, CreateCublasLtGemm, &text);
-  std::snprintf(error, static_cast<size_t>(error_bytes), "%s", text.c_str());
-  return session.release();
+Session* Open(const SessionOptions& options, Failure* failure) {
+  return OpenSession(options, CreateCublasLtGemm, failure).release();
 }
 
-constexpr Module kModule = {kModuleVersion, Open};
+constexpr Module kModule = {kModuleVersion, Open, ProbeSession};
 
 }  // namespace
 }  // namespace headrace::cuda

@@ -15,8 +15,11 @@ using GemmFactory = std::function<std::unique_ptr<Gemm>(void* workspace, size_t 
                                                         bool tf32, std::string* error)>;
 
 // Takes the device and all its memory at once, or nothing: what was taken before a failure is given
-// back. Null: *error names the call, CUDA's text, and for memory how much there was.
+// back. Null: *failure names the call, CUDA's text, and for memory how much there was.
 std::unique_ptr<Session> OpenSession(const SessionOptions& options, const GemmFactory& factory,
-                                     std::string* error);
+                                     Failure* failure);
+
+// Module::probe.
+bool ProbeSession(int device, DeviceReport* report, Failure* failure);
 
 }  // namespace headrace::cuda
