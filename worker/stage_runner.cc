@@ -24,6 +24,9 @@ namespace {
 
 // Stages connect when all of them are ready, so a peer that does not answer in this time is gone.
 constexpr absl::Duration kConnectTime = absl::Seconds(3);
+// … unless the two try NCCL, whose first connection takes seconds. That a peer is gone its stream
+// tells.
+constexpr absl::Duration kDeviceConnectTime = absl::Seconds(25);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
 // A transfer slower than 1 MiB/s, after a minute's grace for retries, is not one to wait for.
@@ -174,7 +177,7 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   context_.metrics->MemoryInUse(equipment->MemoryInUse());
 
   // From here on neighbours may connect: they do so once all stages are ready.
-  context_.directory->Enter(Context(), equipment->inbox(), equipment->shared_inputs());
+  context_.directory->Enter(Context(equipment), equipment->inbox(), equipment->shared_inputs());
   {
     absl::MutexLock lock(&mu_);
     ready_ = true;
@@ -237,13 +240,15 @@ absl::Status StageRunner::AwaitStart() {
   return CheckNotStopped();
 }
 
-LinkContext StageRunner::Context() const {
+LinkContext StageRunner::Context(StageEquipment* equipment) const {
   return {.job_id = job_.job_id,
           .generation = job_.generation,
           .stage = job_.stage(),
           .credits = static_cast<int>(job_.shape.credits),
           .host = job_.host(),
-          .transport = job_.hollow_from(job_.stage()) ? v1::TRANSPORT_GRPC : job_.transport};
+          .transport = job_.hollow_from(job_.stage()) ? v1::TRANSPORT_GRPC : job_.transport,
+          .device = equipment->device()->links(),
+          .copy_timeout = job_.wait_timeout};
 }
 
 std::vector<v1::Peer> StageRunner::Receivers() const {
@@ -265,8 +270,9 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
   Inbox* inbox = equipment->inbox();
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
-  absl::StatusOr<std::shared_ptr<Links>> connected =
-      ConnectLinks(Context(), Receivers(), absl::Now() + kConnectTime, on_lost, &cancellation_);
+  absl::StatusOr<std::shared_ptr<Links>> connected = ConnectLinks(
+      Context(equipment), Receivers(),
+      absl::Now() + (job_.staged() ? kDeviceConnectTime : kConnectTime), on_lost, &cancellation_);
   if (!connected.ok()) {
     // The error names the link; who is at its other end is to blame.
     for (const v1::Peer& peer : Receivers()) {

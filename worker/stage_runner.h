@@ -108,7 +108,7 @@ class StageRunner {
   absl::Status Report(v1::StageEvent event);
   void ReportLog(const std::string& line);
   absl::Status CheckNotStopped() const;
-  LinkContext Context() const;
+  LinkContext Context(StageEquipment* equipment) const;
   std::vector<v1::Peer> Receivers() const;
 
   const StageJob job_;

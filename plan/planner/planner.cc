@@ -154,22 +154,52 @@ v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, cons
 
 using PlanOn = std::function<absl::StatusOr<v1::Plan>(const std::vector<PlanWorker>&)>;
 
+std::string NameOf(v1::Transport transport) {
+  return transport == v1::TRANSPORT_SHM        ? "shm"
+         : transport == v1::TRANSPORT_CUDA_IPC ? "cuda_ipc"
+                                               : "nccl";
+}
+
 // Workers of different hosts, the first of which has the most.
-absl::Status NotOnOneHost(const std::vector<PlanWorker>& most, const PlanWorker& other) {
+absl::Status NotOnOneHost(v1::Transport transport, const std::vector<PlanWorker>& most,
+                          const PlanWorker& other) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "pipeline.transport: shm, but no host has workers enough: worker ", most.front().name,
-      " (one of ", most.size(), " on its host) and worker ", other.name, " ",
+      "pipeline.transport: ", NameOf(transport), ", but no host has workers enough: worker ",
+      most.front().name, " (one of ", most.size(), " on its host) and worker ", other.name, " ",
       other.host.empty() ? "do not tell that they share one" : "are on different hosts",
       "; start more workers on one host, or say auto"));
 }
 
-// With transport shm all stages are on one host: the fastest plan over the hosts. Workers of
-// unknown hosts are taken for one host's: they are what a user asks about, not what there is.
+// Those that may serve stages which send one another tensors by `transport`.
+absl::StatusOr<std::vector<PlanWorker>> Linkable(v1::Transport transport, size_t stages,
+                                                 const std::vector<PlanWorker>& workers) {
+  std::vector<PlanWorker> linkable, others;
+  for (const PlanWorker& worker : workers) {
+    (worker.device == DeviceKind::kCuda ? linkable : others).push_back(worker);
+  }
+  if (linkable.size() >= stages) return linkable;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "pipeline.transport: ", NameOf(transport), " is for CUDA devices: it needs ", stages,
+      stages == 1 ? " worker" : " workers", " with one, has ", linkable.size(),
+      others.empty() ? "" : absl::StrCat("; worker ", others.front().name, " has none"),
+      "; say auto"));
+}
+
+// With transport shm or cuda_ipc all stages are on one host: the fastest plan over the hosts.
+// Workers of unknown hosts are taken for one host's: they are what a user asks about, not what
+// there is.
 absl::StatusOr<v1::Plan> PlanOnHosts(const v1::JobSpec& spec, size_t stages,
-                                     const std::vector<PlanWorker>& workers, const PlanOn& plan) {
+                                     const std::vector<PlanWorker>& all, const PlanOn& plan) {
+  const v1::Transport transport = spec.pipeline().transport();
+  std::vector<PlanWorker> workers = all;
+  const bool by_device = transport == v1::TRANSPORT_CUDA_IPC || transport == v1::TRANSPORT_NCCL;
+  if (by_device && spec.pipeline().stages() != 1) {
+    HEADRACE_ASSIGN_OR_RETURN(workers, Linkable(transport, stages, all));
+  }
+  const bool on_one_host = transport == v1::TRANSPORT_SHM || transport == v1::TRANSPORT_CUDA_IPC;
   std::map<std::string, std::vector<PlanWorker>> hosts;
   for (const PlanWorker& worker : workers) hosts[worker.host].push_back(worker);
-  if (spec.pipeline().transport() != v1::TRANSPORT_SHM || hosts.size() < 2) return plan(workers);
+  if (!on_one_host || hosts.size() < 2) return plan(workers);
   absl::StatusOr<v1::Plan> best = absl::NotFoundError("");
   const std::vector<PlanWorker>* most = nullptr;
   for (const auto& [host, there] : hosts) {
@@ -183,7 +213,7 @@ absl::StatusOr<v1::Plan> PlanOnHosts(const v1::JobSpec& spec, size_t stages,
   const auto other = std::find_if(workers.begin(), workers.end(), [most](const PlanWorker& worker) {
     return worker.host != most->front().host;
   });
-  return NotOnOneHost(*most, *other);
+  return NotOnOneHost(transport, *most, *other);
 }
 
 }  // namespace

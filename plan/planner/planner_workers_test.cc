@@ -196,5 +196,37 @@ TEST(PlannerWorkersTest, SharedMemoryAcrossHostsIsRefusedNamingTwoWorkers) {
   EXPECT_TRUE(PlanJob(spec, nullptr, workers).ok());
 }
 
+TEST(PlannerWorkersTest, TransportsOfCudaDevicesTakeWorkersThatHaveOne) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_pipeline()->set_stages(2);
+  std::vector<PlanWorker> workers = WorkersOnHosts();
+  workers[0].device = workers[1].device = workers[2].device = DeviceKind::kCuda;
+  for (PlanWorker& worker : workers) worker.memory_limit_bytes *= 4;
+  // cuda_ipc: of one host, which is b; nccl: of any.
+  spec.mutable_pipeline()->set_transport(v1::TRANSPORT_CUDA_IPC);
+  auto plan = PlanJob(spec, nullptr, workers);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->stage(0).worker(), workers[1].name);
+  EXPECT_EQ(plan->stage(1).worker(), workers[2].name);
+  spec.mutable_pipeline()->set_transport(v1::TRANSPORT_NCCL);
+  spec.mutable_pipeline()->set_stages(3);
+  plan = PlanJob(spec, nullptr, workers);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const v1::StagePlan& stage : plan->stage()) EXPECT_EQ(stage.device(), "cuda");
+  spec.mutable_pipeline()->set_stages(4);
+  EXPECT_THAT(std::string(PlanJob(spec, nullptr, workers).status().message()),
+              HasSubstr(absl::StrCat("pipeline.transport: nccl is for CUDA devices: it needs 4 "
+                                     "workers with one, has 3; worker ",
+                                     workers[3].name, " has none; say auto")));
+  spec.mutable_pipeline()->set_stages(3);
+  spec.mutable_pipeline()->set_transport(v1::TRANSPORT_CUDA_IPC);
+  EXPECT_THAT(std::string(PlanJob(spec, nullptr, workers).status().message()),
+              HasSubstr("pipeline.transport: cuda_ipc, but no host has workers enough"));
+  // A single stage sends nobody anything.
+  spec.mutable_pipeline()->set_stages(1);
+  for (PlanWorker& worker : workers) worker.device = DeviceKind::kCpu;
+  EXPECT_TRUE(PlanJob(spec, nullptr, workers).ok());
+}
+
 }  // namespace
 }  // namespace headrace

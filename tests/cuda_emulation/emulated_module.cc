@@ -5,6 +5,7 @@
 // The device is what EMULATED_CUDA says, words separated by blanks:
 //   memory=1048576            bytes of the device; default 1 GiB
 //   capability=7              its compute capability's first number; default 9
+//   gpu=1                     which GPU it is: workers that say the same are on one; default 0
 //   fail=cudaStreamQuery@30   the call fails from its 30th time on, with …
 //   error=719                 … this error; default cudaErrorUnknown
 #include <cstdlib>
@@ -22,11 +23,13 @@ void ReadEnvironment() {
   const char* const settings = std::getenv("EMULATED_CUDA");
   std::istringstream words(settings == nullptr ? "" : settings);
   emulation::Options& options = emulation::options();
+  options.shared_memory = true;
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
     if (key == "memory") options.memory_bytes = std::atoll(value.c_str());
     if (key == "capability") options.capability = std::atoi(value.c_str());
+    if (key == "gpu") options.gpu = std::atoi(value.c_str());
     if (key == "error") options.fail_error = static_cast<cudaError_t>(std::atoi(value.c_str()));
     if (key == "fail") {
       options.fail_call = value.substr(0, value.find('@'));

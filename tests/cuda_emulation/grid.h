@@ -25,6 +25,10 @@ struct Options {
   bool lazy_streams = false;  // work waits until something waits for it: finds a missing wait
   int64_t memory_bytes = int64_t{1} << 30;  // of the device
   int capability = 9;                       // its compute capability: 9.0
+  int gpu = 0;                              // which one it is: the last byte of its UUID
+  // Device memory is a memfd, which other processes can import (cudaIpc…); without, no red zones
+  // are lost to AddressSanitizer.
+  bool shared_memory = false;
   // The call named here fails with `error` from its `fail_after`-th time on ("cudaMemcpyAsync").
   std::string fail_call;
   int fail_after = 1;

@@ -1,7 +1,11 @@
 // The part of the CUDA runtime API that Headrace uses, on host memory. Device memory is poisoned
 // while no kernel or copy runs, so AddressSanitizer reports host code that touches it.
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -33,6 +37,42 @@ struct Event {
   cudaStream_t stream = nullptr;
   bool recorded = false, done = true;
 };
+
+// Of device memory that other processes can import, its file; −1: none.
+struct Shared {
+  int fd = -1;
+};
+std::map<char*, Shared>& shared() {
+  static auto* map = new std::map<char*, Shared>;
+  return *map;
+}
+std::map<void*, size_t>& imported() {
+  static auto* map = new std::map<void*, size_t>;
+  return *map;
+}
+
+char* Map(int fd, size_t bytes) {
+  void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
+}
+// Null: there is no memory.
+void* Allocate(size_t bytes) {
+  void* p = nullptr;
+  if (!options().shared_memory) return posix_memalign(&p, 256, bytes) == 0 ? p : nullptr;
+  const int fd = memfd_create("emulated-cuda", MFD_CLOEXEC);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return nullptr;
+  char* const mapped = Map(fd, bytes);
+  shared()[mapped] = {fd};
+  return mapped;
+}
+void Free(char* p, size_t bytes) {
+  if (const auto file = shared().extract(p)) {
+    munmap(p, bytes);
+    close(file.mapped().fd);
+  } else {
+    std::free(p);
+  }
+}
 
 void OpenDeviceMemory() {
   for (const auto& [data, bytes] : device().allocations) Unpoison(data, bytes);
@@ -126,9 +166,10 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
   const int64_t wanted = device().bytes_in_use + static_cast<int64_t>(bytes);
-  if (wanted > headrace::emulation::options().memory_bytes || posix_memalign(p, 256, bytes) != 0) {
-    return headrace::emulation::Answer(cudaErrorMemoryAllocation);
+  if (wanted <= headrace::emulation::options().memory_bytes) {
+    *p = headrace::emulation::Allocate(bytes);
   }
+  if (*p == nullptr) return headrace::emulation::Answer(cudaErrorMemoryAllocation);
   device().bytes_in_use = wanted;
   std::memset(*p, 0xff, bytes);
   device().allocations[static_cast<char*>(*p)] = bytes;
@@ -143,8 +184,8 @@ cudaError_t cudaFree(void* p) {
   if (found == device().allocations.end()) return cudaErrorInvalidValue;
   headrace::emulation::Unpoison(p, found->second);
   device().bytes_in_use -= static_cast<int64_t>(found->second);
+  headrace::emulation::Free(found->first, found->second);
   device().allocations.erase(found);
-  std::free(p);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
@@ -227,17 +268,20 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const Lock lock(device().mu);
   headrace::emulation::DrainAll();
   delete reinterpret_cast<Event*>(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
   *e = {stream, true, false};
   headrace::emulation::Submit(stream, [=] { e->done = true; });
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
   headrace::emulation::Submit(stream, [=] {
     if (e->recorded && !e->done) headrace::emulation::Drain(e->stream);
@@ -303,6 +347,55 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int* device_index) {
+  *device_index = 0;
+  return cudaSuccess;
+}
+// Its UUID; everything else 0.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  HEADRACE_PLANNED("cudaGetDeviceProperties");
+  *properties = {};
+  std::memcpy(properties->uuid.bytes, "emulated-device", 15);
+  properties->uuid.bytes[15] = static_cast<char>(headrace::emulation::options().gpu);
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
+  HEADRACE_PLANNED("cudaIpcGetMemHandle");
+  const Lock lock(device().mu);
+  char* const base = static_cast<char*>(p);
+  const auto file = headrace::emulation::shared().find(base);
+  if (file == headrace::emulation::shared().end())
+    return headrace::emulation::Answer(cudaErrorInvalidValue);
+  std::memset(handle, 0, sizeof(*handle));
+  std::snprintf(handle->reserved, sizeof(handle->reserved), "/proc/%d/fd/%d %zu", getpid(),
+                file->second.fd, device().allocations[base]);
+  return cudaSuccess;
+}
+// A real device refuses a handle of its own process; the emulated one maps it again.
+cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned) {
+  HEADRACE_PLANNED("cudaIpcOpenMemHandle");
+  char path[64] = "";
+  size_t bytes = 0;
+  if (std::sscanf(handle.reserved, "%63s %zu", path, &bytes) != 2) return cudaErrorInvalidValue;
+  const int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return cudaErrorInvalidValue;
+  *p = headrace::emulation::Map(fd, bytes);
+  close(fd);
+  if (*p == nullptr) return cudaErrorInvalidValue;
+  const Lock lock(device().mu);
+  headrace::emulation::imported()[*p] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void* p) {
+  const Lock lock(device().mu);
+  const auto found = headrace::emulation::imported().extract(p);
+  if (!found) return cudaErrorInvalidValue;
+  headrace::emulation::DrainAll();
+  munmap(p, found.mapped());
+  return cudaSuccess;
+}
+
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -311,6 +404,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorMemoryAllocation";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
     case cudaErrorUnknown:
       return "cudaErrorUnknown";
     case cudaErrorIllegalAddress:

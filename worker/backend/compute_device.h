@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "plan/precision.h"
 #include "worker/backend/arena.h"
+#include "worker/backend/link_device.h"
 #include "worker/backend/ops.h"
 
 namespace headrace {
@@ -53,6 +54,9 @@ class ComputeDevice {
   virtual absl::Status Check() const = 0;
   // Nothing can be computed on it any more in this process.
   virtual bool lost() const = 0;
+  // What links ask of it; thread-safe, and lives as long as the device. Null: tensors lie in host
+  // memory, or pass through it on the stage's own thread.
+  virtual LinkDevice* links() { return nullptr; }
 };
 
 // What a stage, or a layer that is measured, needs of a device (worker/pipeline/device_needs.h).

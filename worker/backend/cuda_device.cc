@@ -71,6 +71,7 @@ class CudaDevice final : public ComputeDevice {
         absl::StrCat(error, session_->lost() ? "; the device is lost to this process" : ""));
   }
   bool lost() const override { return session_->lost(); }
+  LinkDevice* links() override { return session_->links(); }
 
  private:
   std::unique_ptr<cuda::Session> session_;

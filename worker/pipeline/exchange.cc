@@ -181,6 +181,14 @@ absl::Status Exchange::Stage(Outgoing* outgoing) {
   Pool* const pool =
       outgoing->slot.valid() ? OutputPool(pools_.staged, kind) : pools_.staged.tie_out;
   HEADRACE_ASSIGN_OR_RETURN(Slot staged, AwaitSlot(pool, kind));
+  if (LinkDevice* const links = device_->links(); links != nullptr) {
+    // The link copies it, once it is made, or does without.
+    DeviceFailure failure;
+    outgoing->mark = links->Mark(&failure);
+    if (outgoing->mark < 0) return Failure(absl::StatusCode::kInternal, failure.text);
+    outgoing->staged = std::move(staged);
+    return absl::OkStatus();
+  }
   const absl::Status read = device_->ToHost(staged.data(), outgoing->tensor.data,
                                             outgoing->tensor.bytes(), NounOf(kind));
   if (!read.ok()) return Failure(read.code(), std::string(read.message()));

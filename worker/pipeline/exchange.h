@@ -51,8 +51,8 @@ class Exchange {
   // Memory for an activation or a gradient to fill and Send. Waits for a slot to come back, if it
   // must. Errors as Send.
   absl::StatusOr<Outgoing> Prepare(v1::MessageKind kind, std::vector<int64_t> shape);
-  // Waits for a credit, not for the tensor to leave; where it lies in a device's memory, for its
-  // copy to the host. Errors as Take.
+  // Waits for a credit, not for the tensor to leave, nor to be made on a device with links. Errors
+  // as Take.
   absl::Status Send(int to_stage, Outgoing outgoing);
   absl::Status SendNumbers(v1::MessageKind kind, int to_stage,
                            std::initializer_list<double> numbers);
@@ -83,7 +83,8 @@ class Exchange {
                      const std::string& waited_for, absl::Duration waited);
   // Brings what arrived in host memory to its slot.
   absl::Status Land(Received* received);
-  // Brings a device's tensor to host memory, in which it leaves.
+  // Brings a device's tensor to host memory, in which it leaves, or gives its link what it needs
+  // to.
   absl::Status Stage(Outgoing* outgoing);
   // Waits for a slot to come back, if it must.
   absl::StatusOr<Slot> AwaitSlot(Pool* pool, v1::MessageKind kind);

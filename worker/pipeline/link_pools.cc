@@ -242,8 +242,15 @@ int64_t SharedInputBytes(const StageJob& job) {
 SharedInputs DescribeSharedInputs(const StageJob& job, const LinkPools& pools,
                                   const SharedRegion* region, std::string why_none) {
   SharedInputs shared{region, std::move(why_none), {}};
-  if (region == nullptr) return shared;
   const bool staged = job.staged();
+  for (const auto& [credit_class, pool] :
+       {std::pair{CreditClass::kActivation, pools.activations_in},
+        std::pair{CreditClass::kGradient, pools.gradients_in},
+        std::pair{CreditClass::kTie, pools.tie_in}}) {
+    if (!staged || pool == nullptr) continue;
+    shared.device_inputs.push_back({InputFrom(job, credit_class), credit_class, pool});
+  }
+  if (region == nullptr) return shared;
   const StagedPools& host = pools.staged;
   for (const auto& [credit_class, pool] :
        {std::pair{CreditClass::kActivation, staged ? host.activations_in : pools.activations_in},

@@ -55,11 +55,12 @@ struct StageJob {
   bool tie_crosses_stages() const { return shape.model.tied && num_stages() > 1; }
   const std::string& worker() const { return peers[shape.stage].worker(); }
   const std::string& host() const { return peers[shape.stage].host().id(); }
-  // Stage `k` may write to memory of this process: both say that they are on one host, and what it
-  // sends really travels.
+  // Stage `k` may write to host memory of this process: both say that they are on one host, and
+  // what it sends really travels.
   bool MayShareMemoryWith(int k) const {
-    return transport != v1::TRANSPORT_GRPC && !host().empty() && peers[k].host().id() == host() &&
-           !hollow_from(k);
+    const bool may = transport == v1::TRANSPORT_UNSPECIFIED || transport == v1::TRANSPORT_AUTO ||
+                     transport == v1::TRANSPORT_SHM;
+    return may && !host().empty() && peers[k].host().id() == host() && !hollow_from(k);
   }
   int num_micro_batches() const { return static_cast<int>(micro_batches.size()); }
   // Of every activation and gradient of micro-batch `m`: [tokens, width].

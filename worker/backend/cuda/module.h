@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
+#include "worker/backend/link_device.h"
 #include "worker/backend/ops.h"
 
 namespace headrace::cuda {
 
-inline constexpr int kModuleVersion = 2;
+inline constexpr int kModuleVersion = 3;
 
 // One device with its memory and its ops, for one stage: one stream, which ops and copies share, so
 // that each sees what those before it did. Used by one thread.
@@ -34,6 +35,8 @@ class Session {
   // After an error: the device does not answer this process any more, or not in time. A session of
   // it is not to be destroyed, for that would wait for the device.
   virtual bool lost() const = 0;
+  // What links ask of the device. Lives as long as the session; thread-safe.
+  virtual LinkDevice* links() = 0;
 };
 
 struct SessionOptions {

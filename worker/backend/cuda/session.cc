@@ -8,6 +8,7 @@
 #include "worker/backend/cuda/bounce.h"
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/device_code.h"
+#include "worker/backend/cuda/link_device.h"
 
 namespace headrace::cuda {
 namespace {
@@ -58,6 +59,7 @@ std::string Choose(int device, int* major) {
 class SessionImpl final : public Session {
  public:
   ~SessionImpl() override {
+    links_.reset();
     ops_.reset();
     gemm_.reset();
     bounce_.reset();
@@ -77,6 +79,7 @@ class SessionImpl final : public Session {
     bool no_memory = false;
     if (error.empty()) error = TakeMemory(options, &no_memory);
     if (error.empty()) error = MakeOps(options, factory);
+    if (error.empty()) error = OpenLinks(options.memory_bytes);
     if (!error.empty()) Tell(error, no_memory, failure);
     return error.empty();
   }
@@ -84,6 +87,7 @@ class SessionImpl final : public Session {
   Ops* ops() override { return ops_.get(); }
   void* memory() override { return memory_; }
   void* pinned() override { return pinned_; }
+  LinkDevice* links() override { return links_.get(); }
 
   bool Write(void* device, const void* host, int64_t bytes, double seconds) override {
     if (error()[0] != '\0') return false;
@@ -172,6 +176,12 @@ class SessionImpl final : public Session {
     return "";
   }
 
+  std::string OpenLinks(int64_t memory_bytes) {
+    DeviceFailure failure;
+    links_ = OpenLinkDevice(stream_, memory_, memory_bytes, &failure);
+    return failure.text;
+  }
+
   bool IsPinned(const void* host) const {
     const char* const base = static_cast<const char*>(pinned_);
     return host >= base && host < base + pinned_bytes_;
@@ -198,6 +208,7 @@ class SessionImpl final : public Session {
   std::unique_ptr<Bounce> bounce_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudaOps> ops_;
+  std::unique_ptr<LinkDevice> links_;
   std::string error_;
   bool late_ = false;
 };
