@@ -6,8 +6,8 @@ bytes at the device's bandwidth; what is expected of it are those times over the
 are known to reach (SHARES). bf16 activations and products, fp32 weights and gradients, no dropout,
 nothing recomputed: the ops of worker/layers/gpt2_block.cc and head.cc as worker/backend/cuda runs them.
 
-    bench/cuda_budget.py            # the tables of docs/performance.md
-    bench/cuda_budget.py --ops 124M H100
+    bench/paper/cuda_budget.py            # the tables of docs/performance.md
+    bench/paper/cuda_budget.py --ops 124M H100
 """
 
 import argparse
