@@ -15,7 +15,7 @@ namespace headrace {
 namespace {
 
 // Numbers of stages looked at where a job allows more of them.
-constexpr int kMaxStagesTried = 8;
+constexpr int kMaxStagesAdvised = 8;
 // A search for the least number that fits ends within one part in so many of it.
 constexpr int kPrecision = 32;
 
@@ -28,7 +28,7 @@ int MostStages(const JobShape& job, const std::vector<PlanWorker>& workers) {
 std::vector<int> StagesToTry(int stages, int most) {
   if (stages > 0) return {stages};
   std::vector<int> tries;
-  const bool all = most <= kMaxStagesTried;
+  const bool all = most <= kMaxStagesAdvised;
   for (int k = most; k > 0; k = all ? k - 1 : k / 2) tries.push_back(k);
   return tries;
 }

@@ -9,7 +9,7 @@ namespace headrace {
 namespace {
 
 constexpr int kPasses = 8;
-constexpr double kTolerance = 1e-12;  // relative: what counts as faster
+constexpr double kFasterBy = 1e-12;  // relative: what counts as faster
 
 class Spreader {
  public:
@@ -57,7 +57,7 @@ class Spreader {
         left.end = right.first = left.end + by;
         if (left.end <= left.first || right.end <= right.first) continue;
         if (std::max(Seconds(k, left), Seconds(k + 1, right)) >=
-            std::max(Seconds(k, (*cells)[k]), Seconds(k + 1, (*cells)[k + 1])) * (1 - kTolerance)) {
+            std::max(Seconds(k, (*cells)[k]), Seconds(k + 1, (*cells)[k + 1])) * (1 - kFasterBy)) {
           continue;
         }
         if (!Fits(k, left) || !Fits(k + 1, right)) continue;

@@ -11,7 +11,7 @@
 namespace headrace {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kGrowth = 5;  // one part in so many more
 constexpr int kNearness = 50;
 constexpr size_t kTried = 2;
@@ -40,7 +40,7 @@ class Estimates {
   std::vector<int> Best(size_t count) const {
     std::vector<std::pair<double, int>> by_seconds;
     for (const auto& [k, seconds] : seconds_) {
-      if (seconds < kInfinity) by_seconds.emplace_back(seconds, k);
+      if (seconds < kNever) by_seconds.emplace_back(seconds, k);
     }
     std::sort(by_seconds.begin(), by_seconds.end());
     by_seconds.resize(std::min(by_seconds.size(), count));
@@ -51,7 +51,7 @@ class Estimates {
   }
 
  private:
-  void Look(int k) { seconds_[k] = trials_->Estimate(k).value_or(kInfinity); }
+  void Look(int k) { seconds_[k] = trials_->Estimate(k).value_or(kNever); }
 
   // Halves the distance of the best one to its neighbours; false: they are near.
   bool LookAroundBest() {
