@@ -258,7 +258,7 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
   }
   HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.transport", pipeline.transport(),
                                              v1::Transport_IsValid(pipeline.transport()),
-                                             "auto, grpc or shm"));
+                                             "auto, grpc, shm, cuda_ipc or nccl"));
   HEADRACE_RETURN_IF_ERROR(CheckRange("pipeline.credits", pipeline.credits(), 0, kMaxCredits));
   HEADRACE_RETURN_IF_ERROR(
       CheckNumber("pipeline.wait_timeout_s", pipeline.wait_timeout_s(), Low::kZero));

@@ -232,8 +232,8 @@ TEST(JobCheckTest, RefusesBadPipelines) {
          p->set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
          p->set_stages(1);
        })},
-      {"pipeline.transport: unknown value 5; expected auto, grpc or shm",
-       pipeline([](auto* p) { p->set_transport(static_cast<v1::Transport>(5)); })},
+      {"pipeline.transport: unknown value 9; expected auto, grpc, shm, cuda_ipc or nccl",
+       pipeline([](auto* p) { p->set_transport(static_cast<v1::Transport>(9)); })},
       {"pipeline.credits: -1;", pipeline([](auto* p) { p->set_credits(-1); })},
       {"pipeline.wait_timeout_s: -1;", pipeline([](auto* p) { p->set_wait_timeout_s(-1); })},
       {"pipeline.wait_timeout_s: 1e+09; expected at most",
