@@ -34,6 +34,8 @@ class DeviceLinkTest : public ::testing::Test {
 
   void SetUpEnds(const Setting& setting) {
     setting_ = setting;
+    links_ = nullptr;  // what was set up before goes in the order of use
+    receiver_ = nullptr;
     receiver_end_ =
         std::make_unique<DeviceEnd>(setting.receiver_gpu, PlanOn(setting.receiver_host));
     sender_end_ = std::make_unique<DeviceEnd>(setting.sender_gpu, PlanOn(setting.sender_host));
