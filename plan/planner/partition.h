@@ -7,8 +7,7 @@
 //   exact       over (layers, workers used of each class), where that takes at most `max_steps`
 //               steps from state to state: any number of equal workers, 63 and 63 of two kinds,
 //               nine of which no two are alike. Near linear in the steps · log L.
-//   in order    beyond. Who serves which stage is then chosen for each T by a rule
-//   (worker_order.h),
+//   in order    beyond. A rule (worker_order.h) then chooses who serves which stage for each T,
 //               and the cuts are exact for that order. Which of many unlike workers goes where is
 //               NP-hard in general; the rule is exact, too, where all layers but the two ends are
 //               alike and the ends are no heavier than what any worker may hold. Near linear in
