@@ -85,8 +85,8 @@ TEST_F(SimTest, AStepTakesWhatThePlanSaysAndNothingIsKept) {
   for (const Json& step : described.at("steps")) {
     EXPECT_EQ(step.at("loss"), 0);
     EXPECT_EQ(step.at("gradient_norm"), 0);
-    EXPECT_GE(step.at("seconds"), 0.99 * shortest_s);
-    // One action may take less, if it makes up for the late end of the one before.
+    EXPECT_GE(step.at("seconds"), 0.9 * shortest_s);
+    // A step or an action may take less, if it makes up for the late end of the one before.
     for (const Json& seconds : step.at("stage_seconds")) {
       EXPECT_GT(seconds.at("compute"), 0.5 * 2 * 6 * 2e-3);
       EXPECT_GT(seconds.at("recompute"), 0.5 * 6 * 2e-3);
@@ -267,7 +267,8 @@ TEST(SimWireTest, ALargeModelOverADeclaredLinkTakesTimeAndNoMemory) {
   const double way_s = 4.0 * 512 * 2048 / 125e6 + 1e-3;
   // A micro-batch down, up, and each further one as fast as the link carries one.
   const double shortest_s = 4 * 5e-3 + 2 * way_s + 3 * way_s;
-  for (const Json& step : described.at("steps")) EXPECT_GE(step.at("seconds"), shortest_s);
+  // One step may take a little less, if it makes up for the late end of the one before.
+  for (const Json& step : described.at("steps")) EXPECT_GE(step.at("seconds"), 0.9 * shortest_s);
   EXPECT_GE(described.at("plan").at("step_s"), 0.999 * shortest_s);
   EXPECT_GT(described.at("peak_memory")[0].at("weights"), int64_t{3} << 30);
   for (const char* worker : {"w0", "w1"}) {
