@@ -29,6 +29,7 @@ inline v1::JobSpec SmallJob(const std::string& name, int64_t stages) {
   training->mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_ADAMW);
   training->mutable_optimizer()->set_learning_rate(1e-3);
   spec.mutable_pipeline()->set_stages(stages);
+  spec.mutable_recovery()->set_restart(v1::SWITCH_OFF);
   return spec;
 }
 

@@ -36,7 +36,9 @@ std::string JobFileText(const TinyJob& job) {
       "\n    weight_decay: 0.1\n", job.more_training,
       "pipeline:\n  stages: ", job.stages == 0 ? "auto" : absl::StrCat(job.stages),
       "\n  schedule: ", job.schedule, "\n  recompute: ", job.recompute,
-      "\n  transport: ", job.transport, "\n");
+      "\n  transport: ", job.transport, "\nrecovery:\n  restart: ", job.restart ? "auto" : "off",
+      "\n", job.more_recovery, "checkpoint:\n",
+      job.checkpoint.empty() ? "  every_minutes: 0\n  replicate: off\n" : job.checkpoint);
 }
 
 std::string TinyText() {

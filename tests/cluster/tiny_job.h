@@ -27,6 +27,9 @@ struct TinyJob {
   std::string recompute = "always";
   std::string transport = "auto";
   std::string more_training;  // further lines, indented by two
+  bool restart = false;       // recovery.restart: off unless a test is about recovery
+  std::string more_recovery;  // further lines, indented by two
+  std::string checkpoint;     // the section's lines, indented by two; empty: none are made
   std::string text = "tiny.txt";
 };
 
