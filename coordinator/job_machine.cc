@@ -148,6 +148,24 @@ void JobMachine::On(const CancelRequested& cancel, Turn turn) {
   turn.out->push_back(Reply{cancel.request, status, cancel.job_id, ""});
 }
 
+void JobMachine::On(const CheckpointRequested& asked, Turn turn) {
+  turn.out->push_back(Reply{asked.request, absl::UnimplementedError("checkpoint"), asked.job_id});
+}
+
+void JobMachine::On(const PauseRequested& pause, Turn turn) {
+  turn.out->push_back(Reply{pause.request, absl::UnimplementedError("pause"), pause.job_id});
+}
+
+void JobMachine::On(const ResumeRequested& resume, Turn turn) {
+  turn.out->push_back(Reply{resume.request, absl::UnimplementedError("resume"), resume.job_id});
+}
+
+void JobMachine::On(const CordonRequested& cordon, Turn turn) {
+  turn.out->push_back(Reply{cordon.request, absl::UnimplementedError("cordon"), ""});
+}
+
+void JobMachine::On(const CheckpointVerified&, Turn) {}
+
 void JobMachine::On(const GenerateAbandoned& abandoned, Turn turn) {
   JobRun* run = FindGenerate(abandoned.request);
   // It may be ending of itself, which is as good.

@@ -84,10 +84,15 @@ class JobMachine {
   void On(const JobSubmitted& submitted, Turn turn);
   void On(const GenerateSubmitted& submitted, Turn turn);
   void On(const CancelRequested& cancel, Turn turn);
+  void On(const CheckpointRequested& asked, Turn turn);
+  void On(const PauseRequested& pause, Turn turn);
+  void On(const ResumeRequested& resume, Turn turn);
+  void On(const CordonRequested& cordon, Turn turn);
   void On(const GenerateAbandoned& abandoned, Turn turn);
   void On(const StageReported& reported, Turn turn);
   void On(const CallEnded& call, Turn turn);
   void On(const WeightsHashed& hashed, Turn turn);
+  void On(const CheckpointVerified& verified, Turn turn);
   void On(const StoreFailed& failed, Turn turn);
   void On(const TimePassed& passed, Turn turn);
 

@@ -47,6 +47,8 @@ std::string CallName(CallKind kind) {
       return "StopStage";
     case CallKind::kProfile:
       return "ProfileLayers";
+    case CallKind::kControl:
+      return "ControlStage";
   }
   return "call";
 }
