@@ -57,7 +57,7 @@ std::string LinkLine(const v1::LinkInfo& link) {
 }  // namespace
 
 StageRunner::StageRunner(StageJob job, const WorkerContext& context)
-    : job_(std::move(job)), context_(context), spans_(job_) {
+    : job_(std::move(job)), context_(context), finished_step_(job_.start_step), spans_(job_) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -74,6 +74,22 @@ absl::Status StageRunner::Start() {
   started_ = true;
   return absl::OkStatus();
 }
+
+void StageRunner::Control(bool checkpoint, bool leave) {
+  if (checkpoint) checkpoint_asked_ = true;
+  if (leave) leave_asked_ = true;
+}
+
+v1::StageStanding StageRunner::standing() const {
+  v1::StageStanding standing;
+  standing.set_job_id(job_.job_id);
+  standing.set_generation(job_.generation);
+  standing.set_stage(job_.stage());
+  standing.set_step(finished_step_);
+  return standing;
+}
+
+absl::Duration StageRunner::coordinator_timeout() const { return job_.coordinator_timeout; }
 
 void StageRunner::Stop(const std::string& fault) {
   std::shared_ptr<Outbox> outbox;
@@ -369,6 +385,7 @@ absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
       return absl::OkStatus();
     }
     finished->set_weights_step(step);
+    finished_step_ = step;
     v1::StageEvent event;
     *event.mutable_step() = std::move(outcome.report);
     *event.mutable_trace() = DrainTrace();

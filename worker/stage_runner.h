@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,38 +21,17 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/cancellation.h"
-#include "headrace/v1/cluster.grpc.pb.h"
-#include "worker/assignment.h"
-#include "worker/backend/compute_device.h"
-#include "worker/clock_alignment.h"
-#include "worker/layer_profiler.h"
-#include "worker/metrics.h"
+#include "headrace/v1/worker.pb.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/executor.h"
 #include "worker/pipeline/flight_recorder.h"
 #include "worker/pipeline/span_recorder.h"
 #include "worker/pipeline/stage_equipment.h"
 #include "worker/pipeline/stage_job.h"
-#include "worker/reporter.h"
 #include "worker/transport/link.h"
+#include "worker/worker_context.h"
 
 namespace headrace {
-
-// What all stages of a worker share. All pointers must outlive the runner.
-struct WorkerContext {
-  WorkerLimits limits;
-  std::string data_dir;  // blobs are kept in data_dir/blobs, slices pass through data_dir/slices
-  v1::CoordinatorService::StubInterface* coordinator = nullptr;
-  Reporter* reporter = nullptr;
-  StageDirectory* directory = nullptr;
-  WorkerMetrics* metrics = nullptr;
-  LayerProfiler* profiler = nullptr;  // null: this worker does not measure layers
-  const ClockAlignment* clock = nullptr;  // null: spans are told on this worker's clock
-  DeviceOpener open_device = OpenCpu;     // what stages compute on
-  // Called when nothing can be computed on the device any more in this process, after the stage has
-  // told its fault. Null: nobody cares.
-  std::function<void(const std::string& why)> device_lost;
-};
 
 // Thread-safe.
 class StageRunner {
@@ -67,6 +45,15 @@ class StageRunner {
 
   // All stages are ready: connect and run. FAILED_PRECONDITION: not ready, or started already.
   absl::Status Start();
+
+  // Stage 0 of a training job: a checkpoint of all stages after the step at hand, or also the end of
+  // all of them after it. Others know of it by that step's decision. Never blocks.
+  void Control(bool checkpoint, bool leave);
+
+  // What it serves and the last step it has finished, for a coordinator that was away.
+  v1::StageStanding standing() const;
+  // Trains on for so long while the coordinator is away.
+  absl::Duration coordinator_timeout() const;
 
   // Ends the stage wherever it is: waits are cancelled at once, compute ends after the action at
   // hand. Does not wait for that. With a sentence in `fault` the coordinator is told the stage
@@ -113,6 +100,9 @@ class StageRunner {
 
   const StageJob job_;
   const WorkerContext context_;
+  // Control's, until the next step's decision takes it; and what is finished.
+  std::atomic<bool> checkpoint_asked_ = false, leave_asked_ = false;
+  std::atomic<int64_t> finished_step_;
   FlightRecorder recorder_;
   SpanRecorder spans_;
   Cancellation cancellation_;            // of transfers and of connecting

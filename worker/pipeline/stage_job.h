@@ -2,6 +2,7 @@
 // coordinator sent. Plain data, const once made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,6 +37,15 @@ struct StageJob {
 
   v1::Transport transport = v1::TRANSPORT_AUTO;
   absl::Duration wait_timeout = absl::Seconds(60);  // of one wait for a peer
+
+  // Training goes on from the state after this step, which `weights` then has; 0: it begins.
+  int64_t start_step = 0;
+  std::vector<v1::StepRange> skipped;  // left out
+  std::vector<double> recent_losses;   // of the last steps applied up to start_step
+  v1::CheckpointSpec checkpoint;
+  v1::RecoverySpec recovery;
+  absl::Duration coordinator_timeout = absl::Minutes(10);  // trains on without it for so long
+
   bool hash_tensors = false;
 
   std::vector<DeviceKind> devices;  // by stage: what the others compute on
@@ -46,6 +56,12 @@ struct StageJob {
 
   // Tensors lie in memory that only the device reaches: what travels passes through host memory.
   bool staged() const { return shape.device != DeviceKind::kCpu; }
+
+  bool Skips(int64_t step) const {
+    return std::any_of(skipped.begin(), skipped.end(), [step](const v1::StepRange& range) {
+      return range.first() <= step && step <= range.last();
+    });
+  }
 
   int stage() const { return static_cast<int>(shape.stage); }
   int num_stages() const { return static_cast<int>(shape.num_stages); }
