@@ -105,6 +105,18 @@ std::vector<BadCase> BadCases() {
        {{"3e-4", ".nan"}},
        "dir/job.yaml:19: training.optimizer.learning_rate: ",
        "expected a finite number"},
+      {"a bucket",
+       {{"  stages: 2\n", "  stages: 2\ncheckpoint:\n  store: s3://bucket\n"}},
+       "dir/job.yaml:25: checkpoint.store: \"s3://bucket\": buckets cannot be written to",
+       "expected file:///FOLDER"},
+      {"no checkpoint kept",
+       {{"  stages: 2\n", "  stages: 2\ncheckpoint: {keep_last: 0}\n"}},
+       "dir/job.yaml:24: checkpoint.keep_last: 0; expected",
+       "from 1"},
+      {"a factor that every loss passes",
+       {{"  stages: 2\n", "  stages: 2\nrecovery:\n  on_nan: skip\n  spike_factor: 1\n"}},
+       "dir/job.yaml:26: recovery.spike_factor: 1; expected",
+       "a number above 1"},
   };
 }
 

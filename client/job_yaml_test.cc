@@ -39,6 +39,13 @@ pipeline:
   schedule: 1f1b
   recompute: except_last
   transport: shm
+checkpoint:
+  every_minutes: 0
+  replicate: off
+recovery:
+  restart: off
+  elastic: auto
+  on_nan: rollback
 )";
 
 absl::Status Parse(const std::string& text, v1::JobSpec* spec,
@@ -58,6 +65,13 @@ TEST(JobYaml, ReadsEveryKindOfValueExactly) {
   EXPECT_FALSE(spec.model().has_rope_theta());
   EXPECT_EQ(spec.data().text(), "data/text.txt");
   EXPECT_EQ(spec.data().tokenizer(), v1::TOKENIZER_BYTE);
+  EXPECT_TRUE(spec.checkpoint().has_every_minutes());
+  EXPECT_EQ(spec.checkpoint().every_minutes(), 0);
+  EXPECT_FALSE(spec.checkpoint().has_keep_last());
+  EXPECT_EQ(spec.checkpoint().replicate(), v1::REPLICATION_OFF);
+  EXPECT_EQ(spec.recovery().restart(), v1::SWITCH_OFF);  // a truth value to other readers of YAML
+  EXPECT_EQ(spec.recovery().elastic(), v1::SWITCH_AUTO);
+  EXPECT_EQ(spec.recovery().on_nan(), v1::NAN_POLICY_ROLLBACK);
   EXPECT_EQ(spec.data().seed(), 18446744073709551615u);
   EXPECT_EQ(spec.training().steps(), 9007199254740993);  // 2^53 + 1: no double on the way
   EXPECT_EQ(spec.training().optimizer().learning_rate(), 3e-4);

@@ -1,8 +1,6 @@
 #include "plan/job_check.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <cstdint>
 #include <string>
 
@@ -10,14 +8,15 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "plan/check_values.h"
 #include "plan/model.h"
+#include "plan/recovery_check.h"
 
 namespace headrace {
 namespace {
 
 // Sane bounds: beyond these a value is a slip of the pen, and sums of sizes would no longer fit.
 constexpr size_t kMaxNameLength = 63;
-constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxMicroBatches = 1 << 16;
 constexpr int64_t kMaxTokensPerBatch = int64_t{1} << 31;
@@ -25,45 +24,6 @@ constexpr int64_t kMaxStages = 1 << 16;
 constexpr int64_t kMaxCredits = 1 << 10;
 constexpr double kMaxWaitS = 7 * 24 * 3600;
 constexpr int kMaxGroups = 1000;
-
-absl::Status Bad(const std::string& path, const std::string& value, const std::string& expected) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", value, "; expected ", expected));
-}
-
-absl::Status CheckRange(const std::string& path, int64_t value, int64_t low, int64_t high,
-                        const std::string& why = "") {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Bad(path, absl::StrCat(value),
-             absl::StrCat("a whole number from ", low, " to ", high, why));
-}
-
-enum class Low { kZero, kAboveZero };
-
-// A number from `low` up that is finite as a float too, which is what workers compute with.
-absl::Status CheckNumber(const std::string& path, double value, Low low) {
-  if (value <= std::numeric_limits<float>::max() && (low == Low::kZero ? value >= 0 : value > 0)) return absl::OkStatus();
-  const bool too_large = std::isfinite(value) && value > std::numeric_limits<float>::max();
-  return Bad(path, absl::StrCat(value),
-             absl::StrCat(low == Low::kZero ? "a finite number, 0 or more" : "a finite number above 0",
-                          too_large ? ", at most 3.4e38 (workers compute in float)" : ""));
-}
-
-// A number from 0 up to, not including, 1.
-absl::Status CheckShare(const std::string& path, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();
-  return Bad(path, absl::StrCat(value), "a number from 0 up to, not including, 1");
-}
-
-absl::Status CheckEnum(const std::string& path, int value, bool known, const std::string& words) {
-  if (known && value != 0) return absl::OkStatus();
-  return Bad(path, value == 0 ? "missing" : absl::StrCat("unknown value ", value), words);
-}
-
-// As CheckEnum, for a field whose absence means the first word.
-absl::Status CheckOptionalEnum(const std::string& path, int value, bool known,
-                               const std::string& words) {
-  return value == 0 ? absl::OkStatus() : CheckEnum(path, value, known, words);
-}
 
 // "j12": as the coordinator numbers jobs.
 bool LooksLikeAnId(const std::string& name) {
@@ -75,10 +35,10 @@ absl::Status CheckName(const std::string& name) {
   const auto allowed = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   };
-  if (name.empty()) return Bad("name", "missing", "a name for the job");
+  if (name.empty()) return BadValue("name", "missing", "a name for the job");
   if (LooksLikeAnId(name)) {
-    return Bad("name", absl::StrCat("\"", name.substr(0, kMaxNameLength), "\""),
-               "a name that does not look like a job's id");
+    return BadValue("name", absl::StrCat("\"", name.substr(0, kMaxNameLength), "\""),
+                    "a name that does not look like a job's id");
   }
   if (name.size() <= kMaxNameLength && std::all_of(name.begin(), name.end(), allowed) &&
       absl::ascii_isalnum(static_cast<unsigned char>(name[0]))) {
@@ -87,9 +47,9 @@ absl::Status CheckName(const std::string& name) {
   std::string shown = name.substr(0, kMaxNameLength);
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return !absl::ascii_isprint(c); }, '?');
-  return Bad("name", absl::StrCat("\"", shown, "\""),
-             absl::StrCat("1 to ", kMaxNameLength,
-                          " letters, digits, '.', '_' and '-', a letter or digit first"));
+  return BadValue("name", absl::StrCat("\"", shown, "\""),
+                  absl::StrCat("1 to ", kMaxNameLength,
+                               " letters, digits, '.', '_' and '-', a letter or digit first"));
 }
 
 double ValidationSplit(const v1::DataSpec& data) {
@@ -98,21 +58,21 @@ double ValidationSplit(const v1::DataSpec& data) {
 
 absl::Status CheckData(const v1::DataSpec& data) {
   if (data.text().empty() == data.tokens().empty()) {
-    return Bad("data.text", data.text().empty() ? "missing" : "set beside data.tokens",
-               "exactly one of data.text (a text file) and data.tokens (a .bin file)");
+    return BadValue("data.text", data.text().empty() ? "missing" : "set beside data.tokens",
+                    "exactly one of data.text (a text file) and data.tokens (a .bin file)");
   }
   if (!data.text().empty()) {
     HEADRACE_RETURN_IF_ERROR(CheckEnum("data.tokenizer", data.tokenizer(),
                                        v1::Tokenizer_IsValid(data.tokenizer()), "byte"));
     if (data.token_type() != v1::TOKEN_TYPE_UNSPECIFIED) {
-      return Bad("data.token_type", "set beside data.text", "it only with data.tokens");
+      return BadValue("data.token_type", "set beside data.text", "it only with data.tokens");
     }
   } else {
     HEADRACE_RETURN_IF_ERROR(CheckEnum("data.token_type", data.token_type(),
                                        v1::TokenType_IsValid(data.token_type()),
                                        "uint16 or uint32"));
     if (data.tokenizer() != v1::TOKENIZER_UNSPECIFIED) {
-      return Bad("data.tokenizer", "set beside data.tokens", "it only with data.text");
+      return BadValue("data.tokenizer", "set beside data.tokens", "it only with data.text");
     }
   }
   return CheckShare("data.validation_split", data.validation_split());
@@ -120,14 +80,15 @@ absl::Status CheckData(const v1::DataSpec& data) {
 
 absl::Status CheckGroups(const v1::OptimizerSpec& spec) {
   if (spec.groups_size() > kMaxGroups) {
-    return Bad("training.optimizer.groups", absl::StrCat(spec.groups_size(), " entries"),
-               absl::StrCat("at most ", kMaxGroups));
+    return BadValue("training.optimizer.groups", absl::StrCat(spec.groups_size(), " entries"),
+                    absl::StrCat("at most ", kMaxGroups));
   }
   for (int i = 0; i < spec.groups_size(); ++i) {
     const v1::ParameterGroup& group = spec.groups(i);
     const std::string path = absl::StrCat("training.optimizer.groups[", i, "]");
     if (group.match().empty()) {
-      return Bad(path + ".match", "missing", "a glob over parameter names, such as \"*.bias\"");
+      return BadValue(path + ".match", "missing",
+                      "a glob over parameter names, such as \"*.bias\"");
     }
     HEADRACE_RETURN_IF_ERROR(CheckNumber(path + ".weight_decay", group.weight_decay(), Low::kZero));
     HEADRACE_RETURN_IF_ERROR(
@@ -155,8 +116,8 @@ absl::Status CheckOptimizerKeys(const v1::OptimizerSpec& spec) {
   };
   for (const auto& key : kKeys) {
     if (key.set && !key.belongs) {
-      return Bad(absl::StrCat("training.optimizer.", key.key), "not a key of this optimizer",
-                 absl::StrCat("it only with ", key.owners));
+      return BadValue(absl::StrCat("training.optimizer.", key.key), "not a key of this optimizer",
+                      absl::StrCat("it only with ", key.owners));
     }
   }
   return absl::OkStatus();
@@ -178,7 +139,7 @@ absl::Status CheckOptimizer(const v1::OptimizerSpec& spec) {
   HEADRACE_RETURN_IF_ERROR(CheckShare(path + "momentum", spec.momentum()));
   HEADRACE_RETURN_IF_ERROR(CheckShare(path + "alpha", spec.alpha()));
   if (spec.nesterov() && !(spec.momentum() > 0)) {
-    return Bad(path + "nesterov", "true", "it only with a momentum above 0");
+    return BadValue(path + "nesterov", "true", "it only with a momentum above 0");
   }
   return CheckGroups(spec);
 }
@@ -192,15 +153,15 @@ absl::Status CheckLearningRate(const v1::TrainingSpec& training) {
                                              "constant, linear, cosine or inverse_sqrt"));
   HEADRACE_RETURN_IF_ERROR(CheckRange(path + "warmup_steps", spec.warmup_steps(), 0, kMaxSteps));
   if (spec.kind() == v1::LEARNING_RATE_KIND_INVERSE_SQRT && spec.warmup_steps() == 0) {
-    return Bad(path + "warmup_steps", "0",
-               "1 or more: inverse_sqrt falls from the end of the warm-up on");
+    return BadValue(path + "warmup_steps", "0",
+                    "1 or more: inverse_sqrt falls from the end of the warm-up on");
   }
   HEADRACE_RETURN_IF_ERROR(
       CheckNumber(path + "min_learning_rate", spec.min_learning_rate(), Low::kZero));
   if (spec.min_learning_rate() > training.optimizer().learning_rate()) {
-    return Bad(path + "min_learning_rate", absl::StrCat(spec.min_learning_rate()),
-               absl::StrCat("at most training.optimizer.learning_rate, which is ",
-                            training.optimizer().learning_rate()));
+    return BadValue(path + "min_learning_rate", absl::StrCat(spec.min_learning_rate()),
+                    absl::StrCat("at most training.optimizer.learning_rate, which is ",
+                                 training.optimizer().learning_rate()));
   }
   return absl::OkStatus();
 }
@@ -216,9 +177,9 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
   HEADRACE_RETURN_IF_ERROR(CheckRange(path + "sequence_length", training.sequence_length(), 1,
                                       model.context, " (the model's context)"));
   if (training.batch_size() * training.sequence_length() > kMaxTokensPerBatch) {
-    return Bad(path + "batch_size", absl::StrCat(training.batch_size()),
-               absl::StrCat("at most ", kMaxTokensPerBatch, " tokens a batch; it has ",
-                            training.batch_size() * training.sequence_length()));
+    return BadValue(path + "batch_size", absl::StrCat(training.batch_size()),
+                    absl::StrCat("at most ", kMaxTokensPerBatch, " tokens a batch; it has ",
+                                 training.batch_size() * training.sequence_length()));
   }
   HEADRACE_RETURN_IF_ERROR(CheckOptimizer(training.optimizer()));
   HEADRACE_RETURN_IF_ERROR(CheckLearningRate(training));
@@ -232,7 +193,7 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
                                              v1::Precision_IsValid(training.precision()),
                                              "fp32 or bf16"));
   if (training.bf16_emulate() && training.precision() != v1::PRECISION_BF16) {
-    return Bad(path + "bf16_emulate", "true", "it only with precision: bf16");
+    return BadValue(path + "bf16_emulate", "true", "it only with precision: bf16");
   }
   return absl::OkStatus();
 }
@@ -253,8 +214,8 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
                                              v1::BoundaryDtype_IsValid(pipeline.boundary_dtype()),
                                              "fp32 or bf16"));
   if (pipeline.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16 && pipeline.stages() == 1) {
-    return Bad("pipeline.boundary_dtype", "bf16 beside pipeline.stages: 1",
-               "it only with 2 or more stages, or auto: one stage sends nothing");
+    return BadValue("pipeline.boundary_dtype", "bf16 beside pipeline.stages: 1",
+                    "it only with 2 or more stages, or auto: one stage sends nothing");
   }
   HEADRACE_RETURN_IF_ERROR(CheckOptionalEnum("pipeline.transport", pipeline.transport(),
                                              v1::Transport_IsValid(pipeline.transport()),
@@ -263,8 +224,8 @@ absl::Status CheckPipeline(const v1::PipelineSpec& pipeline, const Model& model)
   HEADRACE_RETURN_IF_ERROR(
       CheckNumber("pipeline.wait_timeout_s", pipeline.wait_timeout_s(), Low::kZero));
   if (pipeline.wait_timeout_s() > kMaxWaitS) {
-    return Bad("pipeline.wait_timeout_s", absl::StrCat(pipeline.wait_timeout_s()),
-               absl::StrCat("at most ", kMaxWaitS, " (a week)"));
+    return BadValue("pipeline.wait_timeout_s", absl::StrCat(pipeline.wait_timeout_s()),
+                    absl::StrCat("at most ", kMaxWaitS, " (a week)"));
   }
   return absl::OkStatus();
 }
@@ -273,10 +234,10 @@ std::string NumTokens(int64_t n) { return absl::StrCat(n, n == 1 ? " token" : " 
 
 absl::Status CheckDataset(const v1::JobSpec& spec, const v1::Dataset& dataset, const Model& model) {
   const std::string path = spec.data().text().empty() ? "data.tokens" : "data.text";
-  if (dataset.num_tokens() < 1) return Bad(path, "no tokens", "a file that has some");
+  if (dataset.num_tokens() < 1) return BadValue(path, "no tokens", "a file that has some");
   if (dataset.max_token() >= model.vocabulary) {
-    return Bad(path, absl::StrCat("token id ", dataset.max_token()),
-               absl::StrCat("ids below model.vocab_size, which is ", model.vocabulary));
+    return BadValue(path, absl::StrCat("token id ", dataset.max_token()),
+                    absl::StrCat("ids below model.vocab_size, which is ", model.vocabulary));
   }
   const int64_t validation = ValidationTokens(spec.data(), dataset.num_tokens());
   const double split = ValidationSplit(spec.data());
@@ -285,13 +246,13 @@ absl::Status CheckDataset(const v1::JobSpec& spec, const v1::Dataset& dataset, c
   const std::string expected = absl::StrCat(
       "at least ", needed, ": one sequence (training.sequence_length) and the token after it");
   if (training < needed) {
-    return Bad(path, absl::StrCat(NumTokens(training), " to train on"), expected);
+    return BadValue(path, absl::StrCat(NumTokens(training), " to train on"), expected);
   }
   if (split > 0 && validation < needed) {
-    return Bad(path,
-               absl::StrCat(NumTokens(validation), " to validate on (data.validation_split ", split,
-                            " of ", dataset.num_tokens(), ")"),
-               expected + "; a longer text, or a validation_split of 0");
+    return BadValue(path,
+                    absl::StrCat(NumTokens(validation), " to validate on (data.validation_split ",
+                                 split, " of ", dataset.num_tokens(), ")"),
+                    expected + "; a longer text, or a validation_split of 0");
   }
   return absl::OkStatus();
 }
@@ -308,10 +269,12 @@ absl::Status ValidateJob(const v1::JobSpec& spec, const v1::Dataset* dataset) {
   HEADRACE_RETURN_IF_ERROR(CheckData(spec.data()));
   HEADRACE_RETURN_IF_ERROR(CheckTraining(spec.training(), model));
   if (spec.training().eval_every() > 0 && ValidationSplit(spec.data()) == 0) {
-    return Bad("training.eval_every", absl::StrCat(spec.training().eval_every()),
-               "0, since data.validation_split is 0: there is nothing to evaluate on");
+    return BadValue("training.eval_every", absl::StrCat(spec.training().eval_every()),
+                    "0, since data.validation_split is 0: there is nothing to evaluate on");
   }
   HEADRACE_RETURN_IF_ERROR(CheckPipeline(spec.pipeline(), model));
+  HEADRACE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint()));
+  HEADRACE_RETURN_IF_ERROR(CheckRecovery(spec.recovery(), spec.checkpoint()));
   return dataset == nullptr ? absl::OkStatus() : CheckDataset(spec, *dataset, model);
 }
 
