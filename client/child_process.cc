@@ -39,7 +39,7 @@ std::string HowItEnded(int status) {
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::string& name, const std::string& program, const std::vector<std::string>& arguments,
-    const std::string& log) {
+    const std::string& log, LogMode mode) {
   if (access(program.c_str(), X_OK) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot start ", name, ": no program ", program, " (", strerror(errno), ")"));
@@ -60,8 +60,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     posix_spawnattr_destroy(&attributes);
   });
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(),
-                                   O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
+  posix_spawn_file_actions_addopen(
+      &files, STDOUT_FILENO, log.c_str(),
+      O_WRONLY | O_CREAT | O_APPEND | (mode == LogMode::kAfresh ? O_TRUNC : 0), 0644);
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   pid_t pid = 0;

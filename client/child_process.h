@@ -13,15 +13,18 @@
 
 namespace headrace {
 
+enum class LogMode { kAfresh, kAppend };
+
 // Used by one thread. Forgetting to stop it leaves the program running (that is what `up` does).
 class ChildProcess {
  public:
   // Starts `program` in a session of its own, so that Ctrl-C in the terminal reaches the client
-  // alone; stdin is empty, stdout and stderr go to `log` (started afresh).
+  // alone; stdin is empty, stdout and stderr go to `log`.
   //   FAILED_PRECONDITION  no such program (says where it was looked for)
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& name, const std::string& program,
-      const std::vector<std::string>& arguments, const std::string& log);
+      const std::vector<std::string>& arguments, const std::string& log,
+      LogMode mode = LogMode::kAfresh);
 
   pid_t pid() const { return pid_; }
   const std::string& name() const { return name_; }

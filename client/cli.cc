@@ -86,8 +86,13 @@ void BuildCommands(CLI::App* app, CommandLine* line) {
   AddDescribe(app, line);
   AddWatch(app, line);
   AddLogs(app, line);
+  AddCheckpoint(app, line);
+  AddPause(app, line);
+  AddResume(app, line);
   AddCancel(app, line);
   AddWorkers(app, line);
+  AddCordon(app, line);
+  AddDrain(app, line);
   AddPlan(app, line);
   AddTrace(app, line);
   AddVerify(app, line);

@@ -18,8 +18,8 @@
 namespace headrace {
 namespace {
 
-// With the 2 s keepalive takes to notice, within the 5 s a loss may stay unsaid.
-constexpr absl::Duration kReconnectTime = absl::Milliseconds(1500);
+constexpr absl::Duration kFirstPoll = absl::Milliseconds(50);
+constexpr absl::Duration kLastPoll = absl::Seconds(1);
 constexpr absl::Duration kUploadTime = absl::Hours(24);
 
 std::string Text(absl::string_view text) { return std::string(text); }
@@ -65,6 +65,12 @@ void Tell(const v1::WatchJobResponse& update, Seen* seen, JobObserver* observer)
     case v1::WatchJobResponse::UPDATE_NOT_SET:
       break;
   }
+}
+
+// Streams that end without the job's end: the coordinator went, or is about to.
+bool IsBroken(const grpc::Status& status) {
+  return status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
 }
 
 }  // namespace
@@ -148,39 +154,74 @@ absl::Status Coordinator::Upload(const std::string& path, const std::string& sha
   return Annotate(status, absl::StrCat("coordinator ", address_));
 }
 
-absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, absl::Time deadline,
-                                               Interrupt* interrupt, JobObserver* observer,
-                                               const std::function<absl::Status()>& check) {
+absl::StatusOr<v1::Job> Coordinator::FollowJob(const std::string& job, const WaitOptions& options,
+                                               JobObserver* observer) {
+  Patience patience(address_, options);
   Seen seen;
   seen.job = job;
-  absl::Time lost = absl::InfiniteFuture();  // since when no stream has told anything
   while (true) {
     grpc::ClientContext context;
-    if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+    if (options.deadline != absl::InfiniteFuture()) {
+      context.set_deadline(absl::ToChronoTime(options.deadline));
+    }
     v1::WatchJobRequest request;
     request.set_job(seen.job);
     request.set_after_step(seen.step);
     request.set_after_event(seen.event);
-    const Interrupt::Listener listener(interrupt, [&] { context.TryCancel(); });
+    const Interrupt::Listener listener(options.interrupt, [&] { context.TryCancel(); });
     const auto reader = stub_->WatchJob(&context, request);
     v1::WatchJobResponse update;
     while (reader->Read(&update)) {
-      lost = absl::InfiniteFuture();
+      patience.Answered();
       Tell(update, &seen, observer);
     }
     const grpc::Status status = reader->Finish();
     if (HasEnded(seen.last.state())) return seen.last;
-    if (interrupt->fired()) return absl::CancelledError("interrupted");
-    if (absl::Now() >= deadline) {
+    if (options.interrupt->fired()) return absl::CancelledError("interrupted");
+    if (absl::Now() >= options.deadline) {
       return absl::DeadlineExceededError(absl::StrCat("job ", seen.job, " has not ended in time"));
     }
-    const bool broken = status.ok() || status.error_code() == grpc::StatusCode::UNAVAILABLE;
-    if (!broken) return FromGrpc(status);
-    if (check) HEADRACE_RETURN_IF_ERROR(check());
-    lost = std::min(lost, absl::Now());
-    if (absl::Now() - lost > kReconnectTime) return Explain(status);
-    interrupt->Sleep(absl::Milliseconds(200));
+    if (!IsBroken(status)) return FromGrpc(status);
+    HEADRACE_RETURN_IF_ERROR(patience.Wait(
+        Unreachable(address_, status.ok() ? "the stream ended" : status.error_message())));
   }
+}
+
+absl::Status Coordinator::WaitUntil(const std::string& what, const WaitOptions& options,
+                                    const std::function<absl::StatusOr<bool>()>& done) {
+  Patience patience(address_, options);
+  absl::Duration pause = kFirstPoll;
+  while (true) {
+    const absl::StatusOr<bool> answer = done();
+    if (!answer.ok() && !absl::IsUnavailable(answer.status())) return answer.status();
+    if (answer.ok()) patience.Answered();
+    if (answer.ok() && *answer) return absl::OkStatus();
+    const absl::Time now = absl::Now();
+    if (now >= options.deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(what, " has not happened in time",
+                       answer.ok() ? "" : absl::StrCat(": ", Text(answer.status().message()))));
+    }
+    if (!answer.ok()) {
+      HEADRACE_RETURN_IF_ERROR(patience.Wait(answer.status()));
+      continue;
+    }
+    if (options.interrupt->Sleep(std::min(pause, options.deadline - now))) {
+      return absl::CancelledError("interrupted");
+    }
+    pause = std::min(2 * pause, kLastPoll);
+  }
+}
+
+absl::StatusOr<v1::Job> Coordinator::GetJobAndSteps(const std::string& name,
+                                                    const WaitOptions& options) {
+  absl::StatusOr<v1::Job> job;
+  HEADRACE_RETURN_IF_ERROR(
+      WaitUntil(absl::StrCat("reading job ", name), options, [&]() -> absl::StatusOr<bool> {
+        job = GetJobAndSteps(name);
+        return job.ok() ? absl::StatusOr<bool>(true) : job.status();
+      }));
+  return job;
 }
 
 absl::Status Coordinator::Generate(const v1::GenerateRequest& request, absl::Time deadline,

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/interrupt.h"
+#include "client/patience.h"
 #include "client/state_dir.h"
 #include "headrace/v1/cluster.grpc.pb.h"
 
@@ -58,6 +59,7 @@ class Coordinator {
 
   absl::StatusOr<v1::Job> GetJob(const std::string& job);  // without steps
   absl::StatusOr<v1::Job> GetJobAndSteps(const std::string& job);
+  absl::StatusOr<v1::Job> GetJobAndSteps(const std::string& job, const WaitOptions& options);
   absl::Status CancelJob(const std::string& job);
 
   // Returns at once if the store has the blob. `progress` (may be empty) is told bytes done and in
@@ -66,13 +68,17 @@ class Coordinator {
                       const std::function<void(int64_t, int64_t)>& progress);
 
   // Watches `job` (id or name) until it has ended and returns it as the stream last told it. A
-  // broken stream is taken up again where it broke, for up to ten seconds without an answer.
-  // `check`, if given, is asked before each new try; what it says ends the watch.
-  //   DEADLINE_EXCEEDED  `deadline` came first
-  //   CANCELLED          `interrupt` fired
-  absl::StatusOr<v1::Job> FollowJob(const std::string& job, absl::Time deadline,
-                                    Interrupt* interrupt, JobObserver* observer,
-                                    const std::function<absl::Status()>& check = {});
+  // broken stream is taken up again where it broke, for as long as `options` have patience.
+  //   UNAVAILABLE, CANCELLED  as Patience::Wait
+  //   DEADLINE_EXCEEDED       the deadline came first
+  absl::StatusOr<v1::Job> FollowJob(const std::string& job, const WaitOptions& options,
+                                    JobObserver* observer);
+
+  // Calls `done` every second, at first more often, until it returns true. While it fails with
+  // UNAVAILABLE, patience is had; any other error of it ends the wait.
+  //   DEADLINE_EXCEEDED  the deadline came first: "WHAT has not happened in time"
+  absl::Status WaitUntil(const std::string& what, const WaitOptions& options,
+                         const std::function<absl::StatusOr<bool>()>& done);
 
   // Streams the tokens of a Generate call to `on_token`.
   absl::Status Generate(const v1::GenerateRequest& request, absl::Time deadline,

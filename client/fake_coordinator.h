@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,24 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     absl::MutexLock lock(&mu_);
     trace_ = std::move(chunks);
   }
+  // What becomes of a job once GetJob has been asked for it as often: what it is then.
+  void ChangeJob(int after_looks, v1::Job job) {
+    absl::MutexLock lock(&mu_);
+    looks_ = after_looks;
+    changed_ = std::move(job);
+  }
+  // Of the worker with this name, likewise once ListWorkers has been asked as often; served by j4
+  // before.
+  void FreeWorker(int after_looks, std::string name) {
+    absl::MutexLock lock(&mu_);
+    looks_ = after_looks;
+    busy_worker_ = std::move(name);
+  }
+  // What was asked for, oldest first: "checkpoint j4", "cordon w1", "drain w1".
+  std::vector<std::string> asked() {
+    absl::MutexLock lock(&mu_);
+    return asked_;
+  }
   void SetWorkers(int num_workers) {
     absl::MutexLock lock(&mu_);
     num_workers_ = num_workers;
@@ -75,6 +94,10 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   grpc::Status GetJob(grpc::ServerContext*, const v1::GetJobRequest* request,
                       v1::GetJobResponse* response) override {
     absl::MutexLock lock(&mu_);
+    if (changed_.has_value() && looks_-- == 0) {
+      jobs_[changed_->id()] = *changed_;
+      changed_.reset();
+    }
     const v1::Job* job = Find(request->job());
     if (job == nullptr) return Unknown(request->job());
     *response->mutable_job() = *job;
@@ -122,6 +145,61 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
                            v1::ListWorkersResponse* response) override {
     absl::MutexLock lock(&mu_);
     for (int i = 0; i < num_workers_; ++i) response->add_workers()->set_alive(true);
+    if (!busy_worker_.empty()) {
+      v1::WorkerInfo* worker = response->add_workers();
+      worker->set_name(busy_worker_);
+      worker->set_alive(true);
+      if (looks_-- > 0) worker->set_job_id("j4");
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CheckpointJob(grpc::ServerContext*, const v1::CheckpointJobRequest* request,
+                             v1::CheckpointJobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    const v1::Job* job = Find(request->job());
+    if (job == nullptr) return Unknown(request->job());
+    asked_.push_back("checkpoint " + job->id());
+    response->set_job_id(job->id());
+    response->set_after_step(job->step());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status PauseJob(grpc::ServerContext*, const v1::PauseJobRequest* request,
+                        v1::PauseJobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    const v1::Job* job = Find(request->job());
+    if (job == nullptr) return Unknown(request->job());
+    asked_.push_back("pause " + job->id());
+    response->set_job_id(job->id());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                         v1::ResumeJobResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    const v1::Job* job = Find(request->job());
+    if (job == nullptr) return Unknown(request->job());
+    if (job->state() == v1::JOB_STATE_RUNNING) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "job " + job->id() + " is running"};
+    }
+    asked_.push_back("resume " + job->id());
+    response->set_job_id(job->id());
+    response->set_from_step(job->step());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status CordonWorker(grpc::ServerContext*, const v1::CordonWorkerRequest* request,
+                            v1::CordonWorkerResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    if (request->worker()[0] != 'w') {
+      return {grpc::StatusCode::NOT_FOUND, "no living worker is called " + request->worker()};
+    }
+    const std::string verb = request->drain()      ? "drain "
+                             : request->cordoned() ? "cordon "
+                                                   : "uncordon ";
+    asked_.push_back(verb + request->worker());
+    if (request->drain() && request->worker() == busy_worker_) response->set_job_id("j4");
     return grpc::Status::OK;
   }
 
@@ -173,7 +251,8 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     *update.mutable_job() = job;
     update.mutable_job()->clear_steps();
     writer->Write(update);
-    const bool ended = job.state() >= v1::JOB_STATE_DONE;
+    const bool ended = job.state() == v1::JOB_STATE_DONE || job.state() == v1::JOB_STATE_FAILED ||
+                       job.state() == v1::JOB_STATE_CANCELLED;
     while (!ended && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
     return grpc::Status::OK;
   }
@@ -229,6 +308,10 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   std::vector<v1::WatchJobRequest> watches_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> cancelled_ ABSL_GUARDED_BY(mu_);
   int breaks_ ABSL_GUARDED_BY(mu_) = 0;
+  int looks_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<v1::Job> changed_ ABSL_GUARDED_BY(mu_);
+  std::string busy_worker_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> asked_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<grpc::Server> server_;
 };
 

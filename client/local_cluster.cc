@@ -26,6 +26,10 @@ using Json = nlohmann::json;
 constexpr absl::Duration kStartTime = absl::Seconds(30);
 constexpr absl::Duration kStopTime = absl::Seconds(3);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
+// What ends by itself is started again so often in so long.
+constexpr size_t kMostStarts = 5;
+constexpr absl::Duration kStartsCounted = absl::Minutes(2);
+constexpr absl::Duration kKeeperPoll = absl::Milliseconds(100);
 constexpr size_t kLongestTmp = 60;  // leaves room for the rest of a socket's 107 bytes
 
 // What local workers take together of what is available.
@@ -123,10 +127,13 @@ absl::Status LocalCluster::MakeSocketDir() {
 absl::Status LocalCluster::Launch(const std::string& name, const std::string& program,
                                   std::vector<std::string> arguments) {
   if (options_.die_with_parent) arguments.push_back("--die-with-parent");
-  HEADRACE_ASSIGN_OR_RETURN(
-      auto child, ChildProcess::Start(name, absl::StrCat(options_.binary_dir, "/", program),
-                                      arguments, state_.log(name)));
-  children_.push_back(std::move(child));
+  Member member;
+  member.name = name;
+  member.program = absl::StrCat(options_.binary_dir, "/", program);
+  HEADRACE_ASSIGN_OR_RETURN(member.process,
+                            ChildProcess::Start(name, member.program, arguments, state_.log(name)));
+  member.arguments = std::move(arguments);
+  members_.push_back(std::move(member));
   return absl::OkStatus();
 }
 
@@ -207,16 +214,60 @@ absl::Status LocalCluster::AwaitWorkers() {
 }
 
 absl::Status LocalCluster::CheckRunning() {
-  for (const auto& child : children_) HEADRACE_RETURN_IF_ERROR(child->CheckRunning());
+  for (const Member& member : members_) HEADRACE_RETURN_IF_ERROR(member.process->CheckRunning());
   return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartAgain(Member* member, absl::Time now) {
+  const absl::Status how = member->process->CheckRunning();
+  if (how.ok()) return how;
+  member->ended = std::min(member->ended, now);
+  if (now - member->ended < options_.restart_pause) return absl::OkStatus();
+  std::erase_if(member->starts, [&](absl::Time at) { return now - at > kStartsCounted; });
+  if (member->starts.size() >= kMostStarts) {
+    return Annotate(how, absl::StrCat("given up after ", kMostStarts, " starts in ",
+                                      absl::FormatDuration(kStartsCounted)));
+  }
+  member->starts.push_back(now);
+  member->ended = absl::InfiniteFuture();
+  HEADRACE_ASSIGN_OR_RETURN(member->process,
+                            ChildProcess::Start(member->name, member->program, member->arguments,
+                                                state_.log(member->name), LogMode::kAppend));
+  return absl::OkStatus();
+}
+
+// The thread also stops what it started: with --die-with-parent a program ends with the thread that
+// started it.
+void LocalCluster::Keep(std::function<void(const absl::Status&)> gave_up) {
+  keeper_ = std::thread([this, gave_up = std::move(gave_up)] {
+    absl::Status status;
+    while (!stopping_.WaitForNotificationWithTimeout(kKeeperPoll)) {
+      for (Member& member : members_) {
+        if (status.ok()) status = StartAgain(&member, absl::Now());
+      }
+      if (status.ok()) continue;
+      gave_up(status);
+      stopping_.WaitForNotification();
+    }
+    StopChildren();
+  });
+}
+
+void LocalCluster::StopChildren() {
+  for (const Member& member : members_) member.process->Terminate();
+  const absl::Time deadline = absl::Now() + kStopTime;
+  for (const Member& member : members_) member.process->Join(deadline);
+  members_.clear();
 }
 
 void LocalCluster::Stop() {
   if (socket_dir_.empty()) return;
-  for (const auto& child : children_) child->Terminate();
-  const absl::Time deadline = absl::Now() + kStopTime;
-  for (const auto& child : children_) child->Join(deadline);
-  children_.clear();
+  if (keeper_.joinable()) {
+    stopping_.Notify();
+    keeper_.join();
+  } else {
+    StopChildren();
+  }
   RemoveSocketDir(socket_dir_);
   socket_dir_.clear();
   RemoveRecords(state_);
@@ -226,15 +277,16 @@ absl::Status LocalCluster::Record() const {
   Json json;
   json["socket_dir"] = socket_dir_;
   json["processes"] = Json::array();
-  for (const auto& child : children_) {
-    json["processes"].push_back({child->pid(), ProcessStartTime(child->pid())});
+  for (const Member& member : members_) {
+    const pid_t pid = member.process->pid();
+    json["processes"].push_back({pid, ProcessStartTime(pid)});
   }
   return WriteFileAtomically(state_.cluster(), json.dump(2) + "\n");
 }
 
 absl::Status LocalCluster::Release() {
   HEADRACE_RETURN_IF_ERROR(Record());
-  children_.clear();
+  members_.clear();
   socket_dir_.clear();
   return absl::OkStatus();
 }

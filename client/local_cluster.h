@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "client/child_process.h"
 #include "client/coordinator.h"
@@ -24,10 +27,11 @@ struct LocalClusterOptions {
   std::string device;              // of each worker; empty: what headrace-worker takes
   std::string listen;              // of the coordinator; empty: a Unix socket
   bool die_with_parent = true;
+  absl::Duration restart_pause = absl::Seconds(1);  // before what ended is started again (Keep)
   std::string binary_dir;  // where headrace-coordinator and headrace-worker are
 };
 
-// Used by one thread.
+// Used by one thread, but for coordinator().
 class LocalCluster {
  public:
   // Returns once the coordinator serves and every worker has registered. On failure nothing is left
@@ -45,8 +49,14 @@ class LocalCluster {
 
   Coordinator* coordinator() { return coordinator_.get(); }
 
-  // OK while all children run; else how the first that ended did, with its log's tail.
+  // OK while all children run; else how the first that ended did, with its log's tail. Not after
+  // Keep.
   absl::Status CheckRunning();
+
+  // From now on a program that ends by itself is started again after restart_pause, by a thread of
+  // the cluster's. One that ends too often is given up, and `gave_up` called once, from that
+  // thread, with how it ended. Not before Release.
+  void Keep(std::function<void(const absl::Status&)> gave_up);
 
   // SIGTERM, three seconds, SIGKILL; removes sockets and the address file.
   void Stop();
@@ -63,8 +73,18 @@ class LocalCluster {
   absl::Status StartCoordinator();
   absl::Status StartWorkers();
   absl::Status AwaitWorkers();
+  // What is needed to start a program again.
+  struct Member {
+    std::string name, program;
+    std::vector<std::string> arguments;
+    std::unique_ptr<ChildProcess> process;
+    absl::Time ended = absl::InfiniteFuture();  // when it was first seen to be gone
+    std::vector<absl::Time> starts;             // again, lately
+  };
   absl::Status Launch(const std::string& name, const std::string& program,
                       std::vector<std::string> arguments);
+  absl::Status StartAgain(Member* member, absl::Time now);
+  void StopChildren();
   std::string WorkerListen(const std::string& name) const;
 
   const StateDir state_;
@@ -72,7 +92,10 @@ class LocalCluster {
   Interrupt* const interrupt_;
   std::unique_ptr<FileLock> lock_;
   std::string socket_dir_;
-  std::vector<std::unique_ptr<ChildProcess>> children_;  // the coordinator first
+  std::vector<Member> members_;  // the coordinator first
+  // The thread of Keep; from its start to its end members_ is its own.
+  std::thread keeper_;
+  absl::Notification stopping_;
   std::unique_ptr<Coordinator> coordinator_;
 };
 

@@ -230,6 +230,91 @@ TEST(DescribeText, ShowsPlanMemoryTimesLinksFailureAndFlightRecorders) {
   }
 }
 
+v1::Job RecoveredJob() {
+  v1::Job job = FailedJob();
+  job.set_state(v1::JOB_STATE_RECOVERING);
+  job.set_message("worker w1 (stage 1) lost; waits for a worker of 3.0 MiB");
+  job.set_from_job("j2");
+  job.set_from_step(40);
+  for (const char* worker : {"w0", "w2"}) job.add_placement()->set_worker(worker);
+  job.add_skipped()->set_first(50);
+  job.mutable_skipped(0)->set_last(60);
+  job.add_skipped()->set_first(70);
+  job.mutable_skipped(1)->set_last(70);
+  job.mutable_steps(1)->set_skipped("the loss is NaN in stage 1");
+  for (int step : {40, 60}) {
+    v1::Checkpoint* checkpoint = job.add_checkpoints();
+    checkpoint->set_step(step);
+    checkpoint->set_generation(step == 40 ? 0 : 2);
+    checkpoint->set_unix_seconds(1e9);
+    checkpoint->set_size_bytes(3 << 20);
+    checkpoint->add_slices()->set_sha256("ab");
+  }
+  job.mutable_checkpoints(1)->mutable_slices(0)->set_uri("file:///mnt/c/j3/60/0-4-ab.safetensors");
+  job.mutable_checkpoints(1)->set_damaged("slice of layers 0 to 3 is truncated");
+  v1::Recovery* recovery = job.add_recoveries();
+  recovery->set_generation(3);
+  recovery->set_cause("worker w1 lost");
+  recovery->set_failed_unix_s(1e9);
+  recovery->set_detected_unix_s(1e9 + 2);
+  recovery->set_planned_unix_s(1e9 + 2.5);
+  recovery->set_loaded_unix_s(1e9 + 4);
+  recovery->set_from_step(60);
+  recovery->set_lost_step(75);
+  recovery->set_source("replicas");
+  return job;
+}
+
+TEST(DescribeText, ShowsCheckpointsRecoveriesAndWhatWasLeftOut) {
+  const std::string text = RenderJob(RecoveredJob(), 200);
+  const std::string at = FormatUnixTime(1e9), noticed = FormatUnixTime(1e9 + 2);
+  for (const std::string& part : {
+           std::string(
+               "state      recovering, step 2/300\nbecause    worker w1 (stage 1) lost; "
+               "waits for a worker of 3.0 MiB\nfrom       job j2 after step 40\n"
+               "runs on    w0, w2\nleft out   steps 50–60, 70 (recovery.on_nan: rollback)\n"
+               "skipped    1 step was not applied, the last 2: the loss is NaN in stage 1\n"),
+           "checkpoints\n  STEP  GENERATION  MADE                 SLICES     SIZE  WHERE"
+           "                    STATE\n    40  taken over  " +
+               at + "       1  3.0 MiB  the coordinator's store  good\n    60           2  " + at +
+               "       1  3.0 MiB  /mnt/c/j3/60             damaged: slice of layers 0 to 3 is "
+               "truncated\n",
+           "         3  " + noticed +
+               "      2.0 s   500 ms  1.5 s       …     15  replicas 60  worker w1 lost\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST(DescribeText, HasNoSectionsForWhatNeverHappened) {
+  const std::string text = RenderJob(FailedJob(), 200);
+  for (const char* word :
+       {"checkpoints", "recoveries", "left out", "skipped", "runs on", "from "}) {
+    EXPECT_THAT(text, Not(HasSubstr(std::string("\n") + word)));
+  }
+}
+
+TEST(WorkersText, MarksWhatIsCordoned) {
+  v1::ListWorkersResponse response;
+  for (const char* job : {"", "j3"}) {
+    v1::WorkerInfo* worker = response.add_workers();
+    worker->set_name("w");
+    worker->set_alive(true);
+    worker->set_job_id(job);
+    worker->set_cordoned(true);
+  }
+  EXPECT_THAT(RenderWorkerTable(response, 200), HasSubstr("w     free, cordoned"));
+  EXPECT_THAT(RenderWorkerTable(response, 200), HasSubstr("w     busy, cordoned  j3"));
+}
+
+TEST(ProgressText, SaysWhichStepWasNotApplied) {
+  v1::StepResult step;
+  step.set_step(118);
+  EXPECT_EQ(RenderSkippedStep(step), "");
+  step.set_skipped("the loss is NaN");
+  EXPECT_EQ(RenderSkippedStep(step), "step 118 was not applied: the loss is NaN");
+}
+
 TEST(PlanText, SaysWhatItsSecondsRestOn) {
   v1::Plan plan = FailedJob().plan();
   const auto with = [&](v1::CostSource first, v1::CostSource second) {

@@ -1,5 +1,7 @@
 #include "client/commands/command.h"
 
+#include <cmath>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -12,20 +14,55 @@ Format CommandLine::format() const {
   return output == "yaml" ? Format::kYaml : Format::kText;
 }
 
-absl::StatusOr<absl::Time> CommandLine::Deadline() const {
-  if (timeout.empty()) return absl::InfiniteFuture();
+namespace {
+
+enum class Zero { kIsATime, kIsNone };
+
+absl::StatusOr<absl::Duration> ParseTime(const std::string& flag, const std::string& text,
+                                         Zero zero) {
   absl::Duration duration;
   double seconds = 0;
-  if (absl::SimpleAtod(timeout, &seconds)) {
-    duration = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(timeout, &duration)) {
-    duration = absl::ZeroDuration();
+  bool read = true;
+  if (absl::SimpleAtod(text, &seconds)) {
+    read = std::isfinite(seconds);
+    duration = absl::Seconds(read ? seconds : 0);
+  } else {
+    read = absl::ParseDuration(text, &duration);
   }
-  if (duration <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--timeout ", timeout, ": not a time; write 30, 90s, 5m or 1h30m"));
+  const bool fits = duration > absl::ZeroDuration() ||
+                    (zero == Zero::kIsATime && duration == absl::ZeroDuration());
+  if (read && fits) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " ", text, ": not a time; write 30, 90s, 5m or 1h30m"));
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Time> CommandLine::Deadline(absl::Duration otherwise) const {
+  if (timeout.empty()) return absl::Now() + otherwise;
+  HEADRACE_ASSIGN_OR_RETURN(const absl::Duration time,
+                            ParseTime("--timeout", timeout, Zero::kIsNone));
+  return absl::Now() + time;
+}
+
+absl::StatusOr<WaitOptions> CommandLine::Following(const Environment& environment) const {
+  WaitOptions options;
+  options.interrupt = environment.interrupt;
+  HEADRACE_ASSIGN_OR_RETURN(options.deadline, Deadline());
+  if (!reconnect.empty()) {
+    HEADRACE_ASSIGN_OR_RETURN(options.patience,
+                              ParseTime("--reconnect", reconnect, Zero::kIsATime));
   }
-  return absl::Now() + duration;
+  return options;
+}
+
+absl::StatusOr<WaitOptions> CommandLine::Waiting(const Environment& environment) const {
+  WaitOptions options;
+  options.interrupt = environment.interrupt;
+  options.patience = absl::InfiniteDuration();
+  options.say = [console = environment.console](const std::string& text) { console.Say(text); };
+  HEADRACE_ASSIGN_OR_RETURN(options.deadline, Deadline(kWaitTime));
+  return options;
 }
 
 void AddStateDirOption(CLI::App* app, CommandLine* line) {
@@ -52,6 +89,25 @@ void AddOutputOption(CLI::App* app, CommandLine* line) {
 
 void AddTimeoutOption(CLI::App* app, CommandLine* line, const std::string& what) {
   app->add_option("--timeout", line->timeout, what)->type_name("TIME");
+}
+
+void AddReconnectOption(CLI::App* app, CommandLine* line) {
+  app->add_option("--reconnect", line->reconnect,
+                  "Try for so long to reach a coordinator that has gone away (default 10m; then "
+                  "exit code 4)")
+      ->type_name("TIME");
+}
+
+void AddFromOption(CLI::App* app, std::string* from) {
+  app->add_option("--from", *from,
+                  "Begin from a checkpoint of another job of the same model, and count steps on "
+                  "from it: its last good one, or that of a step")
+      ->type_name("JOB[@STEP]");
+}
+
+void AddWaitOptions(CLI::App* app, CommandLine* line, bool* no_wait) {
+  app->add_flag("--no-wait", *no_wait, "Ask, and do not wait until it is done");
+  AddTimeoutOption(app, line, "Stop waiting after this long (default 10m; exit code 124)");
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> ConnectFrom(const CommandLine& line) {

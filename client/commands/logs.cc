@@ -28,13 +28,12 @@ class EventPrinter : public JobObserver {
 
 absl::Status Logs(const CommandLine& line, const LogsOptions& options,
                   const Environment& environment) {
+  HEADRACE_ASSIGN_OR_RETURN(WaitOptions wait, line.Following(environment));
+  wait.say = [&](const std::string& text) { environment.console.Say(text); };
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   EventPrinter printer(environment.console.out, line.format());
   if (options.follow) {
-    return StillRunning(
-        coordinator->FollowJob(options.job, absl::InfiniteFuture(), environment.interrupt, &printer)
-            .status(),
-        options.job);
+    return StillRunning(coordinator->FollowJob(options.job, wait, &printer).status(), options.job);
   }
   v1::ListJobEventsRequest request;
   request.set_job(options.job);
@@ -58,6 +57,7 @@ void AddLogs(CLI::App* app, CommandLine* line) {
   command->add_flag("-f,--follow", options->follow, "Go on until the job has ended");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
+  AddReconnectOption(command, line);
   command->callback([line, options] {
     line->action = [line, options](const Environment& environment) {
       return Logs(*line, *options, environment);

@@ -1,6 +1,5 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/command.h"
-#include "client/render/job.h"
 #include "client/render/json.h"
 #include "client/submission.h"
 #include "common/status.h"
@@ -9,32 +8,27 @@ namespace headrace {
 namespace {
 
 struct SubmitOptions {
-  std::string file;
+  std::string file, from;
   bool watch = false;
   bool simulate = false;
 };
 
-absl::Status WatchSubmitted(Coordinator* coordinator, const CommandLine& line,
-                            const std::string& job, absl::Time deadline,
-                            const Environment& environment) {
-  const absl::StatusOr<v1::Job> ended =
-      WatchToEnd(coordinator, job, deadline, line.format(), environment);
-  if (!ended.ok()) return StillRunning(ended.status(), job);
-  if (ended->state() == v1::JOB_STATE_DONE) environment.console.Say(RenderOutcome(*ended));
-  return OutcomeOf(*ended);
-}
-
 absl::Status SubmitFile(const CommandLine& line, const SubmitOptions& options,
                         const Environment& environment) {
-  HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  HEADRACE_ASSIGN_OR_RETURN(const WaitOptions wait, line.Following(environment));
+  FromCheckpoint from;
+  if (!options.from.empty()) {
+    HEADRACE_ASSIGN_OR_RETURN(from, ParseFrom(options.from));
+  }
   HEADRACE_ASSIGN_OR_RETURN(const JobFile file, ReadJobFile(options.file));
   HEADRACE_ASSIGN_OR_RETURN(const StateDir state, StateDir::Open(line.state_dir));
   HEADRACE_ASSIGN_OR_RETURN(const PreparedDataset dataset, PrepareDataset(file, state.datasets()));
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   v1::JobOptions job_options;
   job_options.set_simulate(options.simulate);
-  HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse response,
-                            Submit(coordinator.get(), file, dataset, job_options, environment));
+  HEADRACE_ASSIGN_OR_RETURN(
+      const v1::SubmitJobResponse response,
+      Submit(coordinator.get(), file, dataset, job_options, from, environment));
   const Console& console = environment.console;
   if (line.format() == Format::kText) {
     *console.out << response.job_id() << "\n" << std::flush;
@@ -46,7 +40,7 @@ absl::Status SubmitFile(const CommandLine& line, const SubmitOptions& options,
     *console.out << Print(ToJson(response), line.format());
   }
   if (!options.watch) return absl::OkStatus();
-  return WatchSubmitted(coordinator.get(), line, response.job_id(), deadline, environment);
+  return WatchQueued(coordinator.get(), response.job_id(), wait, line.format(), environment);
 }
 
 }  // namespace
@@ -59,11 +53,13 @@ void AddSubmit(CLI::App* app, CommandLine* line) {
       ->required()
       ->type_name("FILE");
   command->add_flag("-w,--watch", options->watch, "Follow it to its end; Ctrl-C leaves it running");
+  AddFromOption(command, &options->from);
   command->add_flag("--simulate", options->simulate,
                     "Run on simulated workers, which take declared time and train nothing");
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   AddTimeoutOption(command, line, "Stop watching after this long (exit code 124)");
+  AddReconnectOption(command, line);
   command->callback([line, options] {
     line->action = [line, options](const Environment& environment) {
       return SubmitFile(*line, *options, environment);

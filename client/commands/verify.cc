@@ -19,7 +19,7 @@ constexpr size_t kLongestName = 63;  // plan/job_check.cc
 
 // One replay, watched to its end. Cancelled if the watching ends early.
 absl::StatusOr<HashRecord> Replay(Coordinator* coordinator, const v1::Job& job, int64_t stages,
-                                  int64_t steps, absl::Time deadline,
+                                  int64_t steps, const WaitOptions& wait,
                                   const Environment& environment) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = job.spec();
@@ -28,6 +28,12 @@ absl::StatusOr<HashRecord> Replay(Coordinator* coordinator, const v1::Job& job, 
       absl::StrCat(job.spec().name().substr(0, kLongestName - suffix.size()), suffix));
   request.mutable_spec()->mutable_training()->set_steps(steps);
   request.mutable_spec()->mutable_pipeline()->set_stages(stages);
+  // A replay is short, and what goes wrong in it is to be seen.
+  request.mutable_spec()->mutable_checkpoint()->Clear();
+  request.mutable_spec()->mutable_checkpoint()->set_every_minutes(0);
+  request.mutable_spec()->mutable_checkpoint()->set_replicate(v1::REPLICATION_OFF);
+  request.mutable_spec()->mutable_recovery()->Clear();
+  request.mutable_spec()->mutable_recovery()->set_restart(v1::SWITCH_OFF);
   *request.mutable_dataset() = job.dataset();
   request.mutable_options()->set_hash_tensors(true);
   HEADRACE_ASSIGN_OR_RETURN(const v1::SubmitJobResponse submitted,
@@ -35,8 +41,7 @@ absl::StatusOr<HashRecord> Replay(Coordinator* coordinator, const v1::Job& job, 
   environment.console.Say(absl::StrCat("replaying ", steps, steps == 1 ? " step" : " steps",
                                        " at K = ", stages, " as job ", submitted.job_id()));
   HashRecord record;
-  const absl::StatusOr<v1::Job> ended =
-      coordinator->FollowJob(submitted.job_id(), deadline, environment.interrupt, &record);
+  const absl::StatusOr<v1::Job> ended = coordinator->FollowJob(submitted.job_id(), wait, &record);
   if (!ended.ok()) {
     coordinator->CancelJob(submitted.job_id()).IgnoreError();
     return ended.status();
@@ -102,7 +107,8 @@ absl::Status CheckWorkers(Coordinator* coordinator, int64_t stages) {
 
 absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
                     const Environment& environment) {
-  HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  HEADRACE_ASSIGN_OR_RETURN(WaitOptions wait, line.Following(environment));
+  wait.say = [&](const std::string& text) { environment.console.Say(text); };
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   HEADRACE_ASSIGN_OR_RETURN(const v1::Job job, coordinator->GetJob(options.job));
   if (!job.has_plan()) {
@@ -123,7 +129,7 @@ absl::Status Verify(const CommandLine& line, const VerifyOptions& options,
   HEADRACE_RETURN_IF_ERROR(CheckWorkers(coordinator.get(), stages));
   const int64_t steps = std::min(options.steps, job.spec().training().steps());
   const auto replay = [&](int64_t k) {
-    return Replay(coordinator.get(), job, k, steps, deadline, environment);
+    return Replay(coordinator.get(), job, k, steps, wait, environment);
   };
   const absl::StatusOr<HashRecord> single = replay(1);
   if (!single.ok()) return Annotate(single.status(), "replay at K = 1");

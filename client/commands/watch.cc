@@ -8,10 +8,10 @@ namespace {
 
 absl::Status Watch(const CommandLine& line, const std::string& job,
                    const Environment& environment) {
-  HEADRACE_ASSIGN_OR_RETURN(const absl::Time deadline, line.Deadline());
+  HEADRACE_ASSIGN_OR_RETURN(const WaitOptions options, line.Following(environment));
   HEADRACE_ASSIGN_OR_RETURN(const auto coordinator, ConnectFrom(line));
   const absl::StatusOr<v1::Job> ended =
-      WatchToEnd(coordinator.get(), job, deadline, line.format(), environment);
+      WatchToEnd(coordinator.get(), job, options, line.format(), environment);
   if (!ended.ok()) return StillRunning(ended.status(), job);
   if (line.format() == Format::kText && ended->state() == v1::JOB_STATE_DONE) {
     *environment.console.out << RenderOutcome(*ended) << "\n";
@@ -29,6 +29,7 @@ void AddWatch(CLI::App* app, CommandLine* line) {
   AddClusterOptions(command, line);
   AddOutputOption(command, line);
   AddTimeoutOption(command, line, "Stop watching after this long (exit code 124)");
+  AddReconnectOption(command, line);
   command->callback([line, job] {
     line->action = [line, job](const Environment& environment) {
       return Watch(*line, *job, environment);

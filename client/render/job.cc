@@ -9,16 +9,12 @@
 #include "client/job_keys.h"
 #include "client/render/human.h"
 #include "client/render/plan.h"
+#include "client/render/recovery.h"
 #include "client/render/table.h"
 #include "common/flags.h"
 
 namespace headrace {
 namespace {
-
-std::string StateWord(v1::JobState state) {
-  const auto* value = v1::JobState_descriptor()->FindValueByNumber(state);
-  return value == nullptr ? absl::StrCat("state ", static_cast<int>(state)) : EnumWord(*value);
-}
 
 std::string StepOf(const v1::Job& job) {
   return absl::StrCat(job.step(), "/", job.spec().training().steps());
@@ -155,12 +151,17 @@ std::string RenderWeights(const v1::Job& job) {
 
 }  // namespace
 
+std::string StateWord(v1::JobState state) {
+  const auto* value = v1::JobState_descriptor()->FindValueByNumber(state);
+  return value == nullptr ? absl::StrCat("state ", static_cast<int>(state)) : EnumWord(*value);
+}
+
 std::string RenderJob(const v1::Job& job, int width) {
   std::string out = Line("job", absl::StrCat(job.id(), " ", job.name()));
   absl::StrAppend(&out,
                   Line("state", absl::StrCat(StateWord(job.state()), ", step ", StepOf(job))));
   if (!job.message().empty()) absl::StrAppend(&out, Line("because", job.message()));
-  absl::StrAppend(&out, RenderTimesOfDay(job));
+  absl::StrAppend(&out, RenderCourse(job), RenderTimesOfDay(job));
   if (job.has_dataset()) {
     absl::StrAppend(
         &out,
@@ -172,7 +173,9 @@ std::string RenderJob(const v1::Job& job, int width) {
     const std::vector<v1::MemoryBytes> measured(job.peak_memory().begin(), job.peak_memory().end());
     absl::StrAppend(&out, "\n", RenderPlan(job.plan(), measured, width));
   }
-  absl::StrAppend(&out, RenderTimes(job, width), RenderLinks(job, width), RenderFlightRecords(job));
+  absl::StrAppend(&out, RenderTimes(job, width), RenderLinks(job, width),
+                  RenderCheckpoints(job, width), RenderRecoveries(job, width),
+                  RenderFlightRecords(job));
   return out;
 }
 
@@ -214,13 +217,14 @@ std::string RenderWorkerTable(const v1::ListWorkersResponse& response, int width
                {"VERSION"},
                {"ADDRESS"}});
   for (const v1::WorkerInfo& worker : response.workers()) {
-    const char* state = !worker.alive() ? "lost" : worker.job_id().empty() ? "free" : "busy";
+    std::string state = !worker.alive() ? "lost" : worker.job_id().empty() ? "free" : "busy";
+    if (worker.cordoned()) absl::StrAppend(&state, ", cordoned");
     std::string device =
         Printable(worker.device_name().empty() ? worker.device() : worker.device_name());
     if (!worker.capability().empty()) {
       absl::StrAppend(&device, " (", Printable(worker.device()), " ",
-                      Printable(worker.capability()), ", ",
-                      FormatBytes(worker.device_free_bytes()), " free)");
+                      Printable(worker.capability()), ", ", FormatBytes(worker.device_free_bytes()),
+                      " free)");
     }
     table.Add({Printable(worker.name()), state, worker.job_id(), device,
                absl::StrCat(worker.threads()), FormatBytes(worker.memory_limit_bytes()),

@@ -8,6 +8,9 @@
 
 namespace headrace {
 
+// "running", "recovering", "paused": the word of the proto.
+std::string StateWord(v1::JobState state);
+
 // Everything known about the job, section by section; sections without content are left out.
 std::string RenderJob(const v1::Job& job, int width);
 

@@ -56,6 +56,11 @@ std::string RenderStepLine(const ProgressState& state) {
   return absl::StrCat("step ", Count(state), "  ", Facts(state));
 }
 
+std::string RenderSkippedStep(const v1::StepResult& step) {
+  if (step.skipped().empty()) return "";
+  return absl::StrCat("step ", step.step(), " was not applied: ", Printable(step.skipped()));
+}
+
 void Progress::OnJob(const v1::Job& job) {
   state_.name = Printable(job.name());
   if (job.spec().training().steps() > 0) state_.total_steps = job.spec().training().steps();
@@ -66,6 +71,10 @@ void Progress::OnJob(const v1::Job& job) {
       job.message().empty() ? "" : ": ", Printable(job.message()));
   if (line == said_) return;
   said_ = line;
+  Say(line);
+}
+
+void Progress::Say(const std::string& line) {
   Clear();
   console_.Say(console_.Dim(line));
 }
@@ -83,6 +92,7 @@ bool Progress::IsWorthALine(const v1::StepResult& step) {
 
 void Progress::OnStep(const v1::StepResult& step) {
   state_.step = step;
+  if (const std::string line = RenderSkippedStep(step); !line.empty()) Say(line);
   if (step.has_validation_loss()) state_.validation_loss = step.validation_loss();
   step_seconds_.push_back(step.seconds());
   if (step_seconds_.size() > kWindow) step_seconds_.pop_front();

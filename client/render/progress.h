@@ -26,6 +26,9 @@ std::string RenderBar(const ProgressState& state, int width);
 // The same facts without the bar: "step 120/300  loss 1.8342 …".
 std::string RenderStepLine(const ProgressState& state);
 
+// "step 118 was not applied: the loss is NaN"; "" for one that was.
+std::string RenderSkippedStep(const v1::StepResult& step);
+
 // Used by one thread.
 class Progress : public JobObserver {
  public:
@@ -37,6 +40,9 @@ class Progress : public JobObserver {
 
   // "uploading 3.0 MiB of 12 MiB": one line, overwritten; on a terminal only.
   void OnUpload(int64_t done, int64_t total);
+
+  // A line of its own, dim where colour is on.
+  void Say(const std::string& line);
 
   // Takes the bar off the terminal.
   void Clear();
