@@ -75,13 +75,24 @@ absl::StatusOr<Entry> ReadEntry(const std::string& name, const Json& json) {
   return entry;
 }
 
+void ReadMetadata(const Json& json, std::map<std::string, std::string>* metadata) {
+  if (!json.is_object()) return;
+  for (const auto& item : json.items()) {
+    if (item.value().is_string()) (*metadata)[item.key()] = item.value().get<std::string>();
+  }
+}
+
 // The entries in file order; they fill `payload_bytes` without gap or overlap.
-absl::StatusOr<std::vector<Entry>> ReadHeader(std::string_view text, uint64_t payload_bytes) {
+absl::StatusOr<std::vector<Entry>> ReadHeader(std::string_view text, uint64_t payload_bytes,
+                                              std::map<std::string, std::string>* metadata) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("the header is not a JSON object");
   std::vector<Entry> entries;
   for (const auto& item : json.items()) {
-    if (item.key() == "__metadata__") continue;
+    if (item.key() == "__metadata__") {
+      ReadMetadata(item.value(), metadata);
+      continue;
+    }
     HEADRACE_ASSIGN_OR_RETURN(Entry entry, ReadEntry(item.key(), item.value()));
     entries.push_back(std::move(entry));
   }
@@ -136,7 +147,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile);
   file->payload_ = data.substr(kLengthBytes + length);
   absl::StatusOr<std::vector<Entry>> entries =
-      ReadHeader(data.substr(kLengthBytes, length), file->payload_.size());
+      ReadHeader(data.substr(kLengthBytes, length), file->payload_.size(), &file->metadata_);
   if (!entries.ok()) return Annotate(entries.status(), path);
   if (length % kElementBytes != 0) {
     return absl::InvalidArgumentError(

@@ -34,6 +34,8 @@ class SafetensorsFile {
 
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
   std::string_view payload() const { return payload_; }  // all tensor bytes
+  // What the header's __metadata__ says; whatever is no text there is left out.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // One of tensors() has been read: as MappedFile::Release.
   void Release(const NamedTensor& tensor) const;
 
@@ -42,6 +44,7 @@ class SafetensorsFile {
   std::unique_ptr<MappedFile> file_;
   std::vector<NamedTensor> tensors_;
   std::string_view payload_;
+  std::map<std::string, std::string> metadata_;
 };
 
 }  // namespace headrace

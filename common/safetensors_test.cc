@@ -45,6 +45,8 @@ TEST(SafetensorsTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ((*file)->tensors()[1].name, "a");
   EXPECT_EQ((*file)->tensors()[1].data[0], 7);
   EXPECT_EQ((*file)->payload().size(), 28u);
+  EXPECT_THAT((*file)->metadata(),
+              ElementsAre(std::pair<std::string, std::string>("format", "pt")));
 }
 
 TEST(SafetensorsTest, TheHeaderIsWhatTheFormatSays) {
