@@ -14,6 +14,7 @@
 #include "plan/model.h"
 #include "plan/schedule_check.h"
 #include "plan/sim_device.h"
+#include "worker/checkpoint/shared_folder.h"
 #include "worker/pipeline/link_pools.h"
 
 namespace headrace {
@@ -120,9 +121,8 @@ absl::Status ReadTraining(const v1::StageAssignment& assignment, StageJob* job) 
   HEADRACE_ASSIGN_OR_RETURN(job->actions,
                             ParseActions(assignment.plan().stage(job->stage()).actions()));
   job->shape.recomputes =
-      std::any_of(job->actions.begin(), job->actions.end(), [](const Action& action) {
-        return action.kind == ActionKind::kRecompute;
-      });
+      std::any_of(job->actions.begin(), job->actions.end(),
+                  [](const Action& action) { return action.kind == ActionKind::kRecompute; });
   return CheckActions(job->actions, job->stage(), job->num_micro_batches());
 }
 
@@ -149,6 +149,70 @@ absl::Status ReadGenerate(const v1::StageAssignment& assignment, StageJob* job) 
   job->shape.largest = job->micro_batches.front();
   job->shape.optimizer_moments = 0;
   job->shape.training = false;
+  return absl::OkStatus();
+}
+
+// Of training that goes on: from where, and what is left out.
+absl::Status ReadStart(const v1::StageAssignment& assignment, const Model& model, StageJob* job) {
+  const int64_t steps = job->training.steps();
+  job->start_step = assignment.start_step();
+  HEADRACE_RETURN_IF_ERROR(CheckRange("start_step", job->start_step, 0, steps));
+  for (const v1::WeightsSlice& slice : assignment.weights()) {
+    if (job->start_step == 0) break;
+    HEADRACE_RETURN_IF_ERROR(
+        CheckRange("the first layer of a slice", slice.first_layer(), 0, model.layers + 1));
+    HEADRACE_RETURN_IF_ERROR(CheckRange("the end of a slice's layers", slice.end_layer(),
+                                        slice.first_layer() + 1, model.layers + 2));
+  }
+  const bool has_state = !assignment.weights().empty() || job->simulated();
+  if (job->start_step > 0 && !has_state) {
+    return Bad("training goes on after step ", job->start_step, ", but from no state");
+  }
+  int64_t after = 0;
+  for (const v1::StepRange& range : assignment.skipped()) {
+    HEADRACE_RETURN_IF_ERROR(
+        CheckRange("the first of skipped steps", range.first(), after + 1, steps));
+    HEADRACE_RETURN_IF_ERROR(
+        CheckRange("the last of skipped steps", range.last(), range.first(), steps));
+    after = range.last();
+  }
+  job->skipped.assign(assignment.skipped().begin(), assignment.skipped().end());
+  for (const double loss : assignment.recent_losses()) {
+    if (!std::isfinite(loss)) return Bad("a recent loss is ", loss, "; expected numbers");
+  }
+  job->recent_losses.assign(assignment.recent_losses().begin(), assignment.recent_losses().end());
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumber(const char* what, double value) {
+  if (std::isfinite(value) && value >= 0) return absl::OkStatus();
+  return Bad(what, " is ", value, "; expected a number from 0");
+}
+
+// When state is kept, and what is done when something goes wrong.
+absl::Status ReadUpkeep(const v1::JobSpec& spec, StageJob* job) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  HEADRACE_RETURN_IF_ERROR(
+      CheckRange("checkpoint.every_steps", checkpoint.every_steps(), 0, kMax31));
+  HEADRACE_RETURN_IF_ERROR(CheckNumber("checkpoint.every_minutes", checkpoint.every_minutes()));
+  HEADRACE_RETURN_IF_ERROR(
+      CheckRange("checkpoint.replicate_every", checkpoint.replicate_every(), 0, kMax31));
+  HEADRACE_RETURN_IF_ERROR(CheckRange("checkpoint.replicate", checkpoint.replicate(),
+                                      v1::REPLICATION_UNSPECIFIED, v1::REPLICATION_OFF));
+  if (!checkpoint.store().empty()) {
+    HEADRACE_RETURN_IF_ERROR(PathOfFolder(checkpoint.store()).status());
+  }
+  job->checkpoint = checkpoint;
+  const v1::RecoverySpec& recovery = spec.recovery();
+  HEADRACE_RETURN_IF_ERROR(CheckRange("recovery.on_nan", recovery.on_nan(),
+                                      v1::NAN_POLICY_UNSPECIFIED, v1::NAN_POLICY_SKIP));
+  HEADRACE_RETURN_IF_ERROR(CheckNumber("recovery.spike_factor", recovery.spike_factor()));
+  HEADRACE_RETURN_IF_ERROR(
+      CheckNumber("recovery.coordinator_timeout_s", recovery.coordinator_timeout_s()));
+  job->recovery = recovery;
+  if (recovery.has_coordinator_timeout_s()) {
+    job->coordinator_timeout = absl::Seconds(recovery.coordinator_timeout_s());
+  }
   return absl::OkStatus();
 }
 
@@ -200,10 +264,9 @@ absl::Status CheckCuda(const StageJob& job, const WorkerLimits& limits) {
   }
   const int64_t staging = LinkPools::StagedBytes(job, /*shares=*/false);
   if (staging > limits.staging_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(who, "needs ", FormatBytes(staging),
-                     " of pinned host memory for what travels, has ",
-                     FormatBytes(limits.staging_bytes)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        who, "needs ", FormatBytes(staging), " of pinned host memory for what travels, has ",
+        FormatBytes(limits.staging_bytes)));
   }
   return absl::OkStatus();
 }
@@ -268,6 +331,10 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   HEADRACE_RETURN_IF_ERROR(ReadSim(assignment, limits, &job));
   HEADRACE_RETURN_IF_ERROR(assignment.has_generate() ? ReadGenerate(assignment, &job)
                                                      : ReadTraining(assignment, &job));
+  if (!job.generates) {
+    HEADRACE_RETURN_IF_ERROR(ReadStart(assignment, job.shape.model, &job));
+    HEADRACE_RETURN_IF_ERROR(ReadUpkeep(assignment.spec(), &job));
+  }
   HEADRACE_RETURN_IF_ERROR(CheckPrecision(job, limits));
   HEADRACE_RETURN_IF_ERROR(CheckCuda(job, limits));
   HEADRACE_RETURN_IF_ERROR(CheckMemory(job, limits));

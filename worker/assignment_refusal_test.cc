@@ -1,4 +1,5 @@
 // What a worker refuses, and what stops nothing.
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -69,6 +70,37 @@ TEST_F(WorkerServiceTest, BadAssignmentsAreRefusedWithTheirReason) {
              static_cast<v1::BoundaryDtype>(9));
        }},
       {"credits", [](auto* a) { a->mutable_spec()->mutable_pipeline()->set_credits(-3); }},
+      {"start_step is 2", [](auto* a) { a->set_start_step(2); }},
+      {"from no state", [](auto* a) { a->set_start_step(1); }},
+      {"the end of a slice's layers is 9",
+       [](auto* a) {
+         a->set_start_step(1);
+         a->add_weights()->set_sha256(std::string(64, 'a'));
+         a->mutable_weights(0)->set_end_layer(9);
+       }},
+      {"the last of skipped steps is 0", [](auto* a) { a->add_skipped()->set_first(1); }},
+      {"the first of skipped steps is 1; expected 2",
+       [](auto* a) {
+         for (int i = 0; i < 2; ++i) {
+           a->add_skipped()->set_first(1);
+           a->mutable_skipped(i)->set_last(1);
+         }
+       }},
+      {"a recent loss is nan", [](auto* a) { a->add_recent_losses(std::nan("")); }},
+      {"checkpoint.every_steps is -1",
+       [](auto* a) { a->mutable_spec()->mutable_checkpoint()->set_every_steps(-1); }},
+      {"checkpoint.every_minutes is -2",
+       [](auto* a) { a->mutable_spec()->mutable_checkpoint()->set_every_minutes(-2); }},
+      {"checkpoint.store is 's3://bucket'; expected file:///",
+       [](auto* a) { a->mutable_spec()->mutable_checkpoint()->set_store("s3://bucket"); }},
+      {"recovery.on_nan",
+       [](auto* a) {
+         a->mutable_spec()->mutable_recovery()->set_on_nan(static_cast<v1::NanPolicy>(9));
+       }},
+      {"recovery.spike_factor is -1",
+       [](auto* a) { a->mutable_spec()->mutable_recovery()->set_spike_factor(-1); }},
+      {"recovery.coordinator_timeout_s is inf",
+       [](auto* a) { a->mutable_spec()->mutable_recovery()->set_coordinator_timeout_s(INFINITY); }},
       {"is for worker w9", [](auto* a) { a->mutable_peers(0)->set_worker("w9"); }},
   };
   for (const Case& c : cases) {
@@ -113,8 +145,9 @@ TEST_F(WorkerServiceTest, WhatACudaDeviceCannotDoIsRefused) {
   wide.mutable_spec()->mutable_model()->set_n_head(4);
   const absl::Status heads = CheckAssignment(wide, limits).status();
   EXPECT_EQ(heads.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(std::string(heads.message()),
-            "stage 0, worker w0: attention heads of 129; on a CUDA device they may have at most 128");
+  EXPECT_EQ(
+      std::string(heads.message()),
+      "stage 0, worker w0: attention heads of 129; on a CUDA device they may have at most 128");
 }
 
 TEST_F(WorkerServiceTest, AStageThatDoesNotFitIsRefusedNamingItsBytes) {

@@ -1,23 +1,18 @@
 #include "worker/stage_runner.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/blob_transfer.h"
-#include "common/file.h"
-#include "common/flags.h"
 #include "common/log.h"
 #include "common/status.h"
-#include "common/steady_clock.h"
 #include "plan/sim_device.h"
-#include "worker/checkpoint/weights_slice.h"
 #include "worker/pipeline/generate.h"
+#include "worker/stage_fetch.h"
+#include "worker/stage_training.h"
 
 namespace headrace {
 namespace {
@@ -29,26 +24,6 @@ constexpr absl::Duration kConnectTime = absl::Seconds(3);
 constexpr absl::Duration kDeviceConnectTime = absl::Seconds(25);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
 
-// A transfer slower than 1 MiB/s, after a minute's grace for retries, is not one to wait for.
-absl::Time TransferDeadline(int64_t bytes) {
-  return absl::Now() + absl::Minutes(1) + absl::Seconds(bytes >> 20);
-}
-
-std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
-  const StageBytes plan = StageMemory(job.shape, job.actions);
-  const auto kind = [](const char* name, int64_t measured, int64_t predicted) {
-    return absl::StrCat(name, " ", measured, " of ", predicted);
-  };
-  return absl::StrCat("stage ", job.stage(),
-                      " after step 2: bytes at most in use, of those predicted: ",
-                      kind("weights", peak.weights(), plan.weights), ", ",
-                      kind("gradients", peak.gradients(), plan.gradients), ", ",
-                      kind("optimizer", peak.optimizer(), plan.optimizer), ", ",
-                      kind("stash", peak.stash(), plan.stash), ", ",
-                      kind("workspace", peak.workspace(), plan.workspace), ", ",
-                      kind("link", peak.link(), plan.link));
-}
-
 std::string LinkLine(const v1::LinkInfo& link) {
   return absl::StrCat("link to stage ", link.to_stage(), ": ", link.transport(), " (",
                       link.reason(), "), stream to ", link.address());
@@ -57,7 +32,11 @@ std::string LinkLine(const v1::LinkInfo& link) {
 }  // namespace
 
 StageRunner::StageRunner(StageJob job, const WorkerContext& context)
-    : job_(std::move(job)), context_(context), finished_step_(job_.start_step), spans_(job_) {
+    : job_(std::move(job)),
+      context_(context),
+      reports_(&job_, context_),
+      schedule_(job_.checkpoint, job_.training.steps()),
+      finished_step_(job_.start_step) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -75,10 +54,7 @@ absl::Status StageRunner::Start() {
   return absl::OkStatus();
 }
 
-void StageRunner::Control(bool checkpoint, bool leave) {
-  if (checkpoint) checkpoint_asked_ = true;
-  if (leave) leave_asked_ = true;
-}
+void StageRunner::Control(bool checkpoint, bool leave) { schedule_.Ask(checkpoint, leave); }
 
 v1::StageStanding StageRunner::standing() const {
   v1::StageStanding standing;
@@ -115,33 +91,17 @@ bool StageRunner::AwaitDone(absl::Time deadline) const {
   return mu_.AwaitWithDeadline(absl::Condition(&done_), deadline);
 }
 
-v1::FlightRecord StageRunner::flight_record() const {
-  v1::FlightRecord record;
-  record.set_worker(job_.worker());
-  record.set_stage(job_.stage());
-  for (std::string& entry : recorder_.Entries()) record.add_entries(std::move(entry));
-  return record;
-}
-
-v1::StageTrace StageRunner::DrainTrace() {
-  v1::StageTrace trace = spans_.Drain();
-  if (context_.clock == nullptr) return trace;
-  if (const auto estimate = context_.clock->At(SteadyNanos())) {
-    trace.set_clock_offset_ns(estimate->offset_ns);
-    trace.set_clock_error_ns(estimate->error_ns);
-  }
-  return trace;
-}
-
 void StageRunner::Run() {
   context_.metrics->Serving(true);
-  recorder_.Record(absl::StrCat("preparing stage ", job_.stage(), " of job ", job_.job_id));
+  reports_.recorder()->Record(
+      absl::StrCat("preparing stage ", job_.stage(), " of job ", job_.job_id));
   absl::StatusOr<std::unique_ptr<StageEquipment>> equipment = Equip();
   std::string lost;  // what the device said last
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
-    if ((*equipment)->device()->lost()) lost = std::string((*equipment)->device()->Check().message());
+    if ((*equipment)->device()->lost())
+      lost = std::string((*equipment)->device()->Check().message());
     equipment->reset();
   } else {
     ReportFault(equipment.status());
@@ -156,8 +116,8 @@ void StageRunner::Run() {
   }
   if (!lost.empty() && context_.device_lost) context_.device_lost(lost);
   // Last of all: whoever hears of it may give this worker its next stage at once.
-  if (!end_.has_finished()) return;
-  if (const absl::Status status = Report(std::move(end_)); !status.ok()) {
+  if (end_.event_case() == v1::StageEvent::EVENT_NOT_SET) return;
+  if (const absl::Status status = reports_.Send(std::move(end_)); !status.ok()) {
     LogError(absl::StrCat("cannot report the end of the stage: ", status.message()));
   }
 }
@@ -180,15 +140,18 @@ absl::Status StageRunner::RunStage(StageEquipment* equipment) {
   HEADRACE_RETURN_IF_ERROR(Prepare(equipment));
   HEADRACE_RETURN_IF_ERROR(AwaitStart());
   HEADRACE_RETURN_IF_ERROR(Connect(equipment));
-  return Work(equipment);
+  return job_.generates ? RunGenerate(equipment) : Train(equipment);
 }
 
 absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   const absl::Time start = absl::Now();
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  HEADRACE_RETURN_IF_ERROR(FetchWeights(equipment));
+  StageFetch fetch(&job_, &context_, reports_.recorder(), &cancellation_);
+  const absl::Status fetched = fetch.Weights(equipment);
+  bad_slice_ = fetch.bad_slice();
+  HEADRACE_RETURN_IF_ERROR(fetched);
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  HEADRACE_RETURN_IF_ERROR(FetchData(equipment));
+  HEADRACE_RETURN_IF_ERROR(fetch.Data(equipment));
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
   context_.metrics->MemoryInUse(equipment->MemoryInUse());
 
@@ -198,51 +161,13 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
     absl::MutexLock lock(&mu_);
     ready_ = true;
   }
-  recorder_.Record("ready");
+  reports_.recorder()->Record("ready");
   v1::StageEvent event;
   event.mutable_ready();
-  HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
+  HEADRACE_RETURN_IF_ERROR(reports_.Send(std::move(event)));
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ready after ",
                        absl::FormatDuration(absl::Now() - start)));
   return absl::OkStatus();
-}
-
-absl::Status StageRunner::FetchWeights(StageEquipment* equipment) {
-  if (job_.weights.empty()) {
-    recorder_.Record("drawing initial weights");
-    equipment->model()->Initialise(job_.training.seed());
-    return equipment->device()->Check();
-  }
-  const int64_t first = job_.shape.layers.front().index, last = job_.shape.layers.back().index;
-  const bool borrows = job_.shape.model.tied && job_.last();
-  std::vector<std::string> paths;
-  for (const v1::WeightsSlice& slice : job_.weights) {
-    const bool ours = slice.first_layer() <= last && slice.end_layer() > first;
-    const bool tied = borrows && slice.first_layer() == 0;
-    if (!ours && !tied) continue;
-    HEADRACE_ASSIGN_OR_RETURN(std::string path, Download(slice.sha256(), slice.size_bytes()));
-    paths.push_back(std::move(path));
-  }
-  recorder_.Record("loading weights");
-  return LoadWeights(paths, &equipment->model()->parameters(), equipment->device());
-}
-
-absl::Status StageRunner::FetchData(StageEquipment* equipment) {
-  if (job_.generates || (!job_.first() && !job_.last())) return absl::OkStatus();
-  HEADRACE_ASSIGN_OR_RETURN(
-      const std::string path,
-      Download(job_.dataset.sha256(), job_.dataset.num_tokens() * job_.dataset.token_bytes()));
-  return equipment->OpenData(path);
-}
-
-absl::StatusOr<std::string> StageRunner::Download(const std::string& sha256, int64_t bytes) {
-  const std::string folder = absl::StrCat(context_.data_dir, "/blobs");
-  HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder));
-  std::string path = absl::StrCat(folder, "/", sha256);
-  recorder_.Record(absl::StrCat("fetching blob ", sha256));
-  HEADRACE_RETURN_IF_ERROR(
-      DownloadBlob(context_.coordinator, sha256, path, TransferDeadline(bytes), &cancellation_));
-  return path;
 }
 
 // Without a deadline of its own: other stages may still be fetching their data. The coordinator
@@ -282,7 +207,7 @@ std::vector<v1::Peer> StageRunner::Receivers() const {
 }
 
 absl::Status StageRunner::Connect(StageEquipment* equipment) {
-  recorder_.Record("connecting");
+  reports_.recorder()->Record("connecting");
   Inbox* inbox = equipment->inbox();
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };
@@ -302,9 +227,10 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
     absl::MutexLock lock(&mu_);
     outbox_ = outbox;
   }
-  exchange_ = std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(), &recorder_,
-                                         &spans_, equipment->device());
-  recorder_.Record("connected");
+  exchange_ =
+      std::make_unique<Exchange>(&job_, equipment->pools(), inbox, outbox.get(),
+                                 reports_.recorder(), reports_.spans(), equipment->device());
+  reports_.recorder()->Record("connected");
   v1::StageEvent event;
   event.mutable_connected();
   for (v1::LinkInfo& link : outbox->Describe()) {
@@ -315,100 +241,56 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
     LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ", LinkLine(link)));
     *event.mutable_connected()->add_links() = link;
   }
-  HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
+  HEADRACE_RETURN_IF_ERROR(reports_.Send(std::move(event)));
   return CheckNotStopped();
 }
 
-absl::Status StageRunner::Work(StageEquipment* equipment) {
-  StageParts parts;
-  parts.model = equipment->model();
-  parts.optimizer = equipment->optimizer();
-  parts.device = equipment->device();
-  parts.ops = equipment->device()->ops();
-  parts.tokens = equipment->tokens();
-  parts.losses = equipment->losses();
-  parts.evaluation_loss = equipment->evaluation_loss();
-  parts.squares = equipment->squares();
-  parts.stash = equipment->stash();
-  parts.codec = equipment->codec();
-  parts.exchange = exchange_.get();
-  parts.sampler = equipment->sampler();
-  parts.cancelled = &cancelled_;
-
-  v1::StageFinished finished;
-  if (job_.generates) {
-    HEADRACE_RETURN_IF_ERROR(Generate(job_, parts, [this](int32_t token) {
-      v1::StageEvent drawn;
-      drawn.set_token(token);
-      if (const absl::Status status = Report(std::move(drawn)); !status.ok()) Stop("");
-    }));
-  } else {
-    Executor executor(&job_, parts);
-    HEADRACE_RETURN_IF_ERROR(Train(equipment, &executor, &finished));
-  }
-  std::shared_ptr<Outbox> outbox;
-  {
-    absl::MutexLock lock(&mu_);
-    outbox = outbox_;
-  }
-  // Everything sent was taken, or the steps would not be over: if a neighbour is gone by now, that
-  // is its own affair.
-  if (const absl::Status status = outbox->Finish(absl::Now() + kFinishTime); !status.ok()) {
-    LogWarning(
-        absl::StrCat("job ", job_.job_id, ": links did not end in order: ", status.message()));
-  }
-  if (job_.simulated()) {
-    ReportLog(absl::StrCat("stage ", job_.stage(), " was simulated: no weights are kept"));
-  } else if (!job_.generates) {
-    HEADRACE_RETURN_IF_ERROR(Save(equipment, &finished));
-  }
-  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  *finished.mutable_peak_memory() = equipment->PeakMemory();
-  recorder_.Record("finished");
-  *end_.mutable_finished() = std::move(finished);
+absl::Status StageRunner::Train(StageEquipment* equipment) {
+  const StageTraining::Parts parts = {.job = &job_,
+                                      .context = &context_,
+                                      .equipment = equipment,
+                                      .exchange = exchange_.get(),
+                                      .reports = &reports_,
+                                      .schedule = &schedule_,
+                                      .cancellation = &cancellation_,
+                                      .cancelled = &cancelled_,
+                                      .finished_step = &finished_step_};
+  StageTraining training(parts);
+  HEADRACE_RETURN_IF_ERROR(training.RunSteps());
+  FinishLinks();
+  HEADRACE_ASSIGN_OR_RETURN(end_, training.End());
+  reports_.recorder()->Record("finished");
   *end_.mutable_trace() = DrainTrace();
   return absl::OkStatus();
 }
 
-absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
-                                v1::StageFinished* finished) {
-  int64_t sent = 0, received = 0;
-  for (int64_t step = 1; step <= job_.training.steps(); ++step) {
-    HEADRACE_ASSIGN_OR_RETURN(StepOutcome outcome, executor->RunStep(step));
-    context_.metrics->StepDone(outcome.report.seconds());
-    context_.metrics->MemoryInUse(equipment->MemoryInUse());
-    context_.metrics->LinkBytes(
-        exchange_->sent_bytes() - std::exchange(sent, exchange_->sent_bytes()),
-        exchange_->received_bytes() - std::exchange(received, exchange_->received_bytes()));
-    if (!outcome.stop_reason.empty()) {
-      finished->set_stop_reason(outcome.stop_reason);
-      return absl::OkStatus();
-    }
-    finished->set_weights_step(step);
-    finished_step_ = step;
-    v1::StageEvent event;
-    *event.mutable_step() = std::move(outcome.report);
-    *event.mutable_trace() = DrainTrace();
-    HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
-    if (step == 2) ReportLog(MemoryLine(job_, equipment->PeakMemory()));
-  }
+absl::Status StageRunner::RunGenerate(StageEquipment* equipment) {
+  const StageParts parts = equipment->Parts(exchange_.get(), &cancelled_);
+  HEADRACE_RETURN_IF_ERROR(Generate(job_, parts, [this](int32_t token) {
+    v1::StageEvent drawn;
+    drawn.set_token(token);
+    if (const absl::Status status = reports_.Send(std::move(drawn)); !status.ok()) Stop("");
+  }));
+  FinishLinks();
+  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  *end_.mutable_finished()->mutable_peak_memory() = equipment->PeakMemory();
+  reports_.recorder()->Record("finished");
+  *end_.mutable_trace() = DrainTrace();
   return absl::OkStatus();
 }
 
-absl::Status StageRunner::Save(StageEquipment* equipment, v1::StageFinished* finished) {
-  recorder_.Record("saving weights");
-  const std::string folder = absl::StrCat(context_.data_dir, "/slices");
-  HEADRACE_RETURN_IF_ERROR(MakeDirectories(folder));
-  const std::string path = absl::StrCat(folder, "/", job_.job_id, "-", job_.generation, "-stage-",
-                                        job_.stage(), ".safetensors");
-  const absl::Cleanup remove = [&path] { std::remove(path.c_str()); };
-  HEADRACE_ASSIGN_OR_RETURN(*finished->mutable_weights(),
-                            WriteWeightsSlice(path, equipment->model()->parameters(), equipment->device()));
-  finished->mutable_weights()->set_first_layer(job_.shape.layers.front().index);
-  finished->mutable_weights()->set_end_layer(job_.shape.layers.back().index + 1);
-  HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  return UploadBlob(context_.coordinator, path, finished->weights().sha256(),
-                    TransferDeadline(finished->weights().size_bytes()), &cancellation_);
+// Everything sent was taken, or the steps would not be over: if a neighbour is gone by now, that is
+// its own affair.
+void StageRunner::FinishLinks() {
+  if (const absl::Status status = outbox()->Finish(absl::Now() + kFinishTime); !status.ok()) {
+    LogWarning(
+        absl::StrCat("job ", job_.job_id, ": links did not end in order: ", status.message()));
+  }
+}
+
+std::shared_ptr<Outbox> StageRunner::outbox() const {
+  absl::MutexLock lock(&mu_);
+  return outbox_;
 }
 
 void StageRunner::TearDown(StageEquipment* equipment) {
@@ -446,8 +328,11 @@ void StageRunner::ReportFault(const absl::Status& status) {
     }
   }
   // Whoever was told to stop has nobody to blame for it.
-  if (told_to_stop.empty()) failed.set_blamed_worker(blamed_worker_);
-  SendFault(sentence, std::move(failed));
+  if (told_to_stop.empty()) {
+    failed.set_blamed_worker(blamed_worker_);
+    failed.set_bad_slice(bad_slice_);
+  }
+  reports_.Fault(sentence, std::move(failed));
 }
 
 void StageRunner::ReportUnended() {
@@ -456,41 +341,7 @@ void StageRunner::ReportUnended() {
     absl::MutexLock lock(&mu_);
     sentence = stop_fault_;
   }
-  if (!sentence.empty()) SendFault(sentence, {});
-}
-
-void StageRunner::SendFault(const std::string& what, v1::StageFailed failed) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (std::exchange(fault_told_, true)) return;
-  }
-  const std::string who = absl::StrCat("worker ", job_.worker(), ", stage ", job_.stage());
-  const std::string sentence = absl::StartsWith(what, who) ? what : absl::StrCat(who, ": ", what);
-  LogError(absl::StrCat("job ", job_.job_id, ": ", sentence));
-  recorder_.Record(sentence);
-  failed.set_reason(sentence);
-  *failed.mutable_flight_record() = flight_record();
-  v1::StageEvent event;
-  *event.mutable_failed() = std::move(failed);
-  *event.mutable_trace() = DrainTrace();
-  if (const absl::Status told = Report(std::move(event)); !told.ok()) {
-    LogError(absl::StrCat("cannot report the fault: ", told.message()));
-  }
-}
-
-absl::Status StageRunner::Report(v1::StageEvent event) {
-  event.set_job_id(job_.job_id);
-  event.set_generation(job_.generation);
-  event.set_stage(job_.stage());
-  return context_.reporter->Report(std::move(event));
-}
-
-void StageRunner::ReportLog(const std::string& line) {
-  v1::StageEvent event;
-  event.set_log(line);
-  if (const absl::Status status = Report(std::move(event)); !status.ok()) {
-    LogWarning(absl::StrCat("cannot report: ", status.message()));
-  }
+  if (!sentence.empty()) reports_.Fault(sentence, {});
 }
 
 absl::Status StageRunner::CheckNotStopped() const {

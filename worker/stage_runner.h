@@ -1,12 +1,13 @@
 // One job's stage on one worker, from assignment to its end, on one thread of its own:
 //
-//   preparing ──▶ ready ──StartStage──▶ connecting ──▶ running ──▶ saving ──▶ done
+//   preparing ──▶ ready ──StartStage──▶ connecting ──▶ running ──▶ ending ──▶ done
 //       │           │                       │             │           │
 //       └───────────┴───────────────────────┴──── fault, Stop ────────┴────▶ done
 //
 // The thread owns everything: arena, layers, optimizer, inbox, outbox. All of it is gone when
 // done() is true. What happens is told to the coordinator through the Reporter: StageReady,
-// StageStep, StageFinished, or StageFailed with one sentence.
+// StageStep and StageSnapshot; at the end StageFinished, StageLeft or StageRollback
+// (stage_training.h), or StageFailed with one sentence.
 #pragma once
 
 #include <atomic>
@@ -22,12 +23,11 @@
 #include "absl/time/time.h"
 #include "common/cancellation.h"
 #include "headrace/v1/worker.pb.h"
+#include "worker/checkpoint/snapshot_schedule.h"
 #include "worker/pipeline/exchange.h"
-#include "worker/pipeline/executor.h"
-#include "worker/pipeline/flight_recorder.h"
-#include "worker/pipeline/span_recorder.h"
 #include "worker/pipeline/stage_equipment.h"
 #include "worker/pipeline/stage_job.h"
+#include "worker/stage_reports.h"
 #include "worker/transport/link.h"
 #include "worker/worker_context.h"
 
@@ -46,8 +46,8 @@ class StageRunner {
   // All stages are ready: connect and run. FAILED_PRECONDITION: not ready, or started already.
   absl::Status Start();
 
-  // Stage 0 of a training job: a checkpoint of all stages after the step at hand, or also the end of
-  // all of them after it. Others know of it by that step's decision. Never blocks.
+  // Stage 0 of a training job: a checkpoint of all stages after the step at hand, or also the end
+  // of all of them after it. Others know of it by that step's decision. Never blocks.
   void Control(bool checkpoint, bool leave);
 
   // What it serves and the last step it has finished, for a coordinator that was away.
@@ -70,9 +70,9 @@ class StageRunner {
   bool stopped() const;
   bool done() const { return AwaitDone(absl::InfinitePast()); }
 
-  v1::FlightRecord flight_record() const;
+  v1::FlightRecord flight_record() const { return reports_.flight_record(); }
   // What the stage did that was not told yet, here or in an event; afterwards it is.
-  v1::StageTrace DrainTrace();
+  v1::StageTrace DrainTrace() { return reports_.DrainTrace(); }
 
  private:
   void Run();
@@ -80,33 +80,26 @@ class StageRunner {
   // The stage's life; `equipment` is gone when this returns.
   absl::Status RunStage(StageEquipment* equipment);
   absl::Status Prepare(StageEquipment* equipment);
-  absl::Status FetchWeights(StageEquipment* equipment);
-  absl::Status FetchData(StageEquipment* equipment);
-  absl::StatusOr<std::string> Download(const std::string& sha256, int64_t bytes);
   absl::Status AwaitStart();
   absl::Status Connect(StageEquipment* equipment);
-  absl::Status Work(StageEquipment* equipment);
-  absl::Status Train(StageEquipment* equipment, Executor* executor, v1::StageFinished* finished);
-  absl::Status Save(StageEquipment* equipment, v1::StageFinished* finished);
+  absl::Status Train(StageEquipment* equipment);
+  absl::Status RunGenerate(StageEquipment* equipment);
+  void FinishLinks();
   void TearDown(StageEquipment* equipment);
 
   void ReportFault(const absl::Status& status);
-  void SendFault(const std::string& sentence, v1::StageFailed failed);
-  absl::Status Report(v1::StageEvent event);
-  void ReportLog(const std::string& line);
   absl::Status CheckNotStopped() const;
   LinkContext Context(StageEquipment* equipment) const;
   std::vector<v1::Peer> Receivers() const;
+  std::shared_ptr<Outbox> outbox() const;
 
   const StageJob job_;
   const WorkerContext context_;
-  // Control's, until the next step's decision takes it; and what is finished.
-  std::atomic<bool> checkpoint_asked_ = false, leave_asked_ = false;
-  std::atomic<int64_t> finished_step_;
-  FlightRecorder recorder_;
-  SpanRecorder spans_;
+  StageReports reports_;
+  SnapshotSchedule schedule_;            // training, stage 0: what Control and time ask for
   Cancellation cancellation_;            // of transfers and of connecting
   std::atomic<bool> cancelled_ = false;  // of compute
+  std::atomic<int64_t> finished_step_;
 
   mutable absl::Mutex mu_;
   bool ready_ ABSL_GUARDED_BY(mu_) = false;
@@ -114,7 +107,6 @@ class StageRunner {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::string stop_fault_ ABSL_GUARDED_BY(mu_);
-  bool fault_told_ ABSL_GUARDED_BY(mu_) = false;
   // What Stop closes. Lock order: mu_, then the inbox's own.
   Inbox* inbox_ ABSL_GUARDED_BY(mu_) = nullptr;
   // Shared, because Stop closes it on another thread while this one may be letting it go.
@@ -122,8 +114,8 @@ class StageRunner {
 
   // The compute thread's own: where a fault happened.
   std::unique_ptr<Exchange> exchange_;
-  std::string blamed_worker_;
-  v1::StageEvent end_;  // StageFinished, once there is nothing left to do
+  std::string blamed_worker_, bad_slice_;
+  v1::StageEvent end_;  // what the stage ends with, once there is nothing left to do
 
   std::thread thread_;
 };

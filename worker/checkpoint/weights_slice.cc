@@ -73,8 +73,8 @@ absl::StatusOr<v1::WeightsSlice> WriteWeightsSlice(const std::string& path,
   return slice;
 }
 
-absl::Status LoadWeights(const std::vector<std::string>& paths,
-                         std::vector<Parameter>* parameters, ComputeDevice* device) {
+absl::Status LoadWeights(const std::vector<std::string>& paths, std::vector<Parameter>* parameters,
+                         ComputeDevice* device) {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   for (const std::string& path : paths) {
     HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(path));

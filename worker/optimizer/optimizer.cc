@@ -25,6 +25,23 @@ struct Group {
   std::vector<UpdatedTensor> tensors;
 };
 
+// As many as OptimizerMoments.
+std::vector<std::string> SlotNames(const v1::OptimizerSpec& spec) {
+  std::vector<std::string> names;
+  switch (spec.kind()) {
+    case v1::OPTIMIZER_KIND_SGD:
+      names = {"momentum"};
+      break;
+    case v1::OPTIMIZER_KIND_RMSPROP:
+      names = {"square", "momentum"};
+      break;
+    default:
+      names = {"m", "v"};
+  }
+  names.resize(static_cast<size_t>(OptimizerMoments(spec)));
+  return names;
+}
+
 std::vector<UpdatedTensor>& TensorsOf(const GroupConstants& constants, std::vector<Group>* groups) {
   for (Group& group : *groups) {
     if (group.constants == constants) return group.tensors;
@@ -35,13 +52,15 @@ std::vector<UpdatedTensor>& TensorsOf(const GroupConstants& constants, std::vect
 
 class OptimizerImpl : public Optimizer {
  public:
-  OptimizerImpl(const v1::TrainingSpec& training, std::vector<Group> groups, Ops* ops)
-      : training_(training), groups_(std::move(groups)), ops_(ops) {}
+  OptimizerImpl(const v1::TrainingSpec& training, std::vector<Group> groups,
+                std::vector<std::vector<OptimizerSlot>> slots, Ops* ops)
+      : training_(training), groups_(std::move(groups)), slots_(std::move(slots)), ops_(ops) {}
 
   void Step(int64_t step, double gradient_scale) override {
     const double rate = LearningRate(training_, step);
     for (const Group& g : groups_) Update(g, step, rate, static_cast<float>(gradient_scale));
   }
+  const std::vector<std::vector<OptimizerSlot>>& slots() const override { return slots_; }
 
  private:
   void Update(const Group& g, int64_t step, double rate, float gradient_scale) {
@@ -87,6 +106,7 @@ class OptimizerImpl : public Optimizer {
 
   const v1::TrainingSpec training_;
   const std::vector<Group> groups_;
+  const std::vector<std::vector<OptimizerSlot>> slots_;
   Ops* const ops_;
 };
 
@@ -119,24 +139,27 @@ double LearningRate(const v1::TrainingSpec& training, int64_t step) {
 absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const v1::TrainingSpec& training,
                                                              std::vector<Parameter>* parameters,
                                                              Arena* arena, Ops* ops) {
-  const int64_t num_moments = OptimizerMoments(training.optimizer());
+  const std::vector<std::string> names = SlotNames(training.optimizer());
   std::vector<Group> groups;
+  std::vector<std::vector<OptimizerSlot>> slots;
   for (Parameter& parameter : *parameters) {
+    slots.emplace_back();
     if (parameter.borrowed) continue;
     UpdatedTensor tensor{.w = parameter.weight.f32(),
                          .g = parameter.gradient.f32(),
                          .count = parameter.weight.elements()};
-    for (int64_t i = 0; i < num_moments; ++i) {
+    for (size_t i = 0; i < names.size(); ++i) {
       HEADRACE_ASSIGN_OR_RETURN(
           const Tensor moment,
           arena->Carve(MemoryKind::kOptimizer,
                        absl::StrCat("moment ", i + 1, " of ", parameter.spec.name),
                        ElementType::kFloat32, parameter.spec.shape));
       (i == 0 ? tensor.state : tensor.state2) = moment.f32();
+      slots.back().push_back({names[i], moment});
     }
     TensorsOf(ConstantsFor(training.optimizer(), parameter.spec), &groups).push_back(tensor);
   }
-  return std::make_unique<OptimizerImpl>(training, std::move(groups), ops);
+  return std::make_unique<OptimizerImpl>(training, std::move(groups), std::move(slots), ops);
 }
 
 }  // namespace headrace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -187,6 +188,68 @@ TEST_F(OptimizerTest, CarvesWhatThePlanCounts) {
         << v1::OptimizerKind_Name(c.kind) << " with momentum " << c.momentum;
     before = after;
   }
+}
+
+TEST_F(OptimizerTest, NamesWhatItKeepsOfEachOwnParameter) {
+  struct Case {
+    v1::OptimizerKind kind;
+    double momentum;
+    std::vector<std::string> names;
+  };
+  const Case cases[] = {{v1::OPTIMIZER_KIND_ADAMW, 0, {"m", "v"}},
+                        {v1::OPTIMIZER_KIND_SGD, 0, {}},
+                        {v1::OPTIMIZER_KIND_SGD, 0.9, {"momentum"}},
+                        {v1::OPTIMIZER_KIND_RMSPROP, 0, {"square"}},
+                        {v1::OPTIMIZER_KIND_RMSPROP, 0.9, {"square", "momentum"}}};
+  for (const Case& c : cases) {
+    training_.mutable_optimizer()->set_kind(c.kind);
+    training_.mutable_optimizer()->set_momentum(c.momentum);
+    const auto optimizer = *Optimizer::Create(training_, &parameters_, arena_.get(), ops_.get());
+    ASSERT_EQ(optimizer->slots().size(), parameters_.size());
+    EXPECT_TRUE(optimizer->slots()[2].empty()) << "a borrowed weight is its owner's to keep";
+    for (size_t p = 0; p < 2; ++p) {
+      std::vector<std::string> names;
+      for (const OptimizerSlot& slot : optimizer->slots()[p]) {
+        names.push_back(slot.name);
+        EXPECT_EQ(slot.tensor.shape, parameters_[p].spec.shape);
+      }
+      EXPECT_EQ(names, c.names) << v1::OptimizerKind_Name(c.kind) << " with " << c.momentum;
+    }
+  }
+}
+
+// What is in the slots and the weights is all there is: another optimizer that is given them goes
+// on with the same bits.
+TEST_F(OptimizerTest, GoesOnFromItsSlots) {
+  training_.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_RMSPROP);
+  training_.mutable_optimizer()->set_momentum(0.9);
+  const auto step = [this](Optimizer* optimizer, int64_t number) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      for (size_t i = 0; i < static_cast<size_t>(parameters_[p].gradient.elements()); ++i) {
+        parameters_[p].gradient.f32()[i] = Gradient(number, p, i);
+      }
+    }
+    optimizer->Step(number, 1);
+  };
+  const auto whole = *Optimizer::Create(training_, &parameters_, arena_.get(), ops_.get());
+  step(whole.get(), 1);
+  step(whole.get(), 2);
+  const auto next = *Optimizer::Create(training_, &parameters_, arena_.get(), ops_.get());
+  for (size_t p = 0; p < 2; ++p) {
+    for (size_t i = 0; i < whole->slots()[p].size(); ++i) {
+      const Tensor& from = whole->slots()[p][i].tensor;
+      std::copy_n(from.f32(), from.elements(), next->slots()[p][i].tensor.f32());
+    }
+  }
+  const std::vector<float> at_two(parameters_[0].weight.f32(),
+                                  parameters_[0].weight.f32() + parameters_[0].weight.elements());
+  step(whole.get(), 3);
+  const std::vector<float> want(parameters_[0].weight.f32(),
+                                parameters_[0].weight.f32() + parameters_[0].weight.elements());
+  std::copy(at_two.begin(), at_two.end(), parameters_[0].weight.f32());
+  step(next.get(), 3);
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), parameters_[0].weight.f32()));
+  EXPECT_NE(at_two, want);
 }
 
 TEST_F(OptimizerTest, AFullArenaNamesTheMoment) {

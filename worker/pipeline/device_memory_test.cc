@@ -1,5 +1,5 @@
-// Stages whose tensors lie in a device's memory of their own: the same bits as on the CPU, the memory
-// that was predicted, and an error that says where when the device is lost.
+// Stages whose tensors lie in a device's memory of their own: the same bits as on the CPU, the
+// memory that was predicted, and an error that says where when the device is lost.
 #include <string>
 #include <vector>
 
@@ -35,7 +35,7 @@ class DeviceMemory : public ::testing::Test {
       logs_[k].good_copies = good_copies_;
       openers[k] = DistantDevice::Opener(&logs_[k]);
     }
-    return InMemoryPipeline(assignment, tokens_, openers).Run();
+    return InMemoryPipeline(assignment, tokens_, {.devices = openers}).Run();
   }
 
   static void ExpectEqual(const std::vector<StageResult>& got, const std::vector<StageResult>& want,

@@ -63,13 +63,14 @@ absl::StatusOr<StepOutcome> Executor::RunWhole(int64_t step) {
     HEADRACE_RETURN_IF_ERROR(RunActions());
     HEADRACE_ASSIGN_OR_RETURN(decision, FinishMiniBatch());
   }
+  outcome.verdict = decision.verdict;
+  outcome.reason = decision.reason;
   Report(decision, &outcome.report);
   outcome.report.mutable_seconds()->set_wait_receive(
       absl::ToDoubleSeconds(exchange_.waited_to_receive() - received));
   outcome.report.mutable_seconds()->set_wait_send(
       absl::ToDoubleSeconds(exchange_.waited_to_send() - sent));
-  outcome.stop_reason = decision.stop_reason;
-  if (outcome.stop_reason.empty() && evaluation_.IsDueAfter(step)) {
+  if (!decision.verdict.breaks_off() && evaluation_.IsDueAfter(step)) {
     HEADRACE_ASSIGN_OR_RETURN(const double loss, evaluation_.Run(step));
     if (job_.last()) outcome.report.set_validation_loss(loss);
   }
@@ -197,11 +198,11 @@ MicroBatch Executor::Describe(int m) const {
 absl::StatusOr<MicroBatch> Executor::DescribeBackward(int m) {
   MicroBatch mb = Describe(m);
   if (!job_.last()) return mb;
-  HEADRACE_ASSIGN_OR_RETURN(
-      mb.targets, parts_.tokens->Targets(mb.shape.tokens(), [&](int32_t* tokens) {
-        parts_.sampler->Training(step_, job_.first_sequence[m], mb.shape.sequences, nullptr,
-                                 tokens);
-      }));
+  HEADRACE_ASSIGN_OR_RETURN(mb.targets,
+                            parts_.tokens->Targets(mb.shape.tokens(), [&](int32_t* tokens) {
+                              parts_.sampler->Training(step_, job_.first_sequence[m],
+                                                       mb.shape.sequences, nullptr, tokens);
+                            }));
   mb.loss = parts_.losses->data() + m;
   mb.loss_scale = static_cast<float>(1.0 / static_cast<double>(job_.tokens()));
   return mb;
@@ -217,7 +218,7 @@ absl::StatusOr<Decision> Executor::FinishMiniBatch() {
   if (job_.hash_tensors) HashParameters("gradient ", &Parameter::gradient);
   HEADRACE_ASSIGN_OR_RETURN(const double loss, MeanLoss());
   HEADRACE_ASSIGN_OR_RETURN(const Decision decision, update_.Decide(step_, loss));
-  if (decision.stop_reason.empty()) {
+  if (decision.verdict.applied()) {
     exchange_.Record("update");
     HEADRACE_RETURN_IF_ERROR(update_.Apply(step_, decision));
     if (job_.hash_tensors) HashParameters("weight ", &Parameter::weight);
@@ -245,6 +246,7 @@ void Executor::HashParameters(const char* prefix, Tensor Parameter::*tensor) {
 
 void Executor::Report(const Decision& decision, v1::StageStep* report) {
   report->set_step(step_);
+  report->set_skipped(decision.reason);
   v1::StageSeconds* seconds = report->mutable_seconds();
   seconds->set_stage(job_.stage());
   seconds->set_wall(times_.wall);

@@ -36,7 +36,8 @@ namespace headrace {
 
 struct StepOutcome {
   v1::StageStep report;
-  std::string stop_reason;  // not empty: the step was not applied, and no further one may run
+  Verdict verdict;     // the same on all stages; what it asks for after the step is not done yet
+  std::string reason;  // of a step that was not applied: why
 };
 
 // Owned by one thread, the stage's, which is the only one that computes.
@@ -45,8 +46,8 @@ class Executor {
   // `job` and all parts must outlive the executor.
   Executor(const StageJob* job, const StageParts& parts);
 
-  // One mini-batch: forward, backward, update, and an evaluation where one is due. Steps count
-  // from 1.
+  // One mini-batch: forward, backward, update if the verdict is so, and an evaluation where one is
+  // due. Steps count from 1.
   //   CANCELLED     the stage was told to stop
   //   errors of the exchange, naming step, micro-batch, peer and how long it was waited for
   //   INTERNAL      the device failed: names step, micro-batch, op and what the device said
@@ -92,7 +93,7 @@ class Executor {
 
   std::vector<bool> recomputes_;  // by micro-batch: has an R, so F keeps the boundary only
   int64_t step_ = 0;
-  Times times_;                   // of this step
+  Times times_;  // of this step
 };
 
 }  // namespace headrace

@@ -62,9 +62,11 @@ class FakeOptimizer final : public Optimizer {
   void Step(int64_t step, double scale) override {
     log_->push_back(absl::StrCat("update ", step, " scale ", scale));
   }
+  const std::vector<std::vector<OptimizerSlot>>& slots() const override { return slots_; }
 
  private:
   Log* const log_;
+  const std::vector<std::vector<OptimizerSlot>> slots_;
 };
 
 class FakeOutbox final : public Outbox {
@@ -223,7 +225,8 @@ TEST_F(ExecutorTest, DoesWhatTheListSaysAndSendsWhatFollowsFromIt) {
   DecisionArrives(16, 1.5, 0);
   const absl::StatusOr<StepOutcome> outcome = executor_->RunStep(1);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->stop_reason, "");
+  EXPECT_EQ(outcome->reason, "");
+  EXPECT_TRUE(outcome->verdict == Verdict());
   EXPECT_THAT(log_,
               ElementsAre("zero",  //
                           "F0", "send activation 0 to 2 = 11", "F1", "send activation 1 to 2 = 21",
@@ -345,8 +348,34 @@ TEST_F(ExecutorTest, ADecisionToStopAppliesNothing) {
   DecisionArrives(1, std::numeric_limits<double>::quiet_NaN(), 1);
   const absl::StatusOr<StepOutcome> outcome = executor_->RunStep(1);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->stop_reason, "the loss became NaN in step 1");
+  EXPECT_EQ(outcome->reason, "the loss became NaN in step 1");
+  EXPECT_TRUE(outcome->verdict == Verdict{.fate = Fate::kStop});
   EXPECT_THAT(log_, Not(Contains(HasSubstr("update"))));
+}
+
+TEST_F(ExecutorTest, ObeysTheVerdictAndPassesItOn) {
+  ActivationArrives(0, 1);
+  ActivationArrives(1, 1);
+  GradientArrives(0, 1);
+  GradientArrives(1, 1);
+  const Verdict verdict = {.fate = Fate::kSkip, .checkpoint = true, .leave = true};
+  DecisionArrives(1, 7, NumberOf(verdict));
+  const absl::StatusOr<StepOutcome> outcome = executor_->RunStep(1);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_TRUE(outcome->verdict == verdict);
+  EXPECT_NE(outcome->report.skipped(), "");
+  EXPECT_THAT(log_, Contains(HasSubstr("to 2 = 1 7 42")));
+  EXPECT_THAT(log_, Not(Contains(HasSubstr("update"))));
+}
+
+TEST_F(ExecutorTest, ANumberThatIsNoVerdictIsAnErrorThatNamesItsSender) {
+  ActivationArrives(0, 1);
+  ActivationArrives(1, 1);
+  GradientArrives(0, 1);
+  GradientArrives(1, 1);
+  DecisionArrives(1, 1, 64);
+  EXPECT_EQ(std::string(executor_->RunStep(1).status().message()),
+            "worker w1, stage 1, step 1: stage 0: 64 is not a verdict about a step");
 }
 
 TEST_F(ExecutorTest, TheFlightRecordTellsTheStepInOrder) {

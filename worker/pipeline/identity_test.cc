@@ -277,7 +277,7 @@ TEST_F(IdentityTest, ANanStopsEveryStageAtTheSameStepWithTheLastGoodWeights) {
   ASSERT_GT(good_steps, 0u);
   for (const StageResult& result : stopped) {
     EXPECT_EQ(result.steps.size(), good_steps);
-    EXPECT_THAT(result.stop_reason, HasSubstr(absl::StrCat("in step ", good_steps + 1)));
+    EXPECT_THAT(result.reason, HasSubstr(absl::StrCat("in step ", good_steps + 1)));
   }
   assignment.mutable_spec()->mutable_training()->set_steps(static_cast<int64_t>(good_steps));
   assignment.mutable_spec()->mutable_training()->set_eval_every(0);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "common/status.h"
 #include "common/token_file.h"
 #include "worker/assignment.h"
+#include "worker/checkpoint/state_slice.h"
 #include "worker/pipeline/executor.h"
 #include "worker/pipeline/generate.h"
 #include "worker/pipeline/stage_equipment.h"
@@ -144,8 +146,10 @@ void FillPlan(v1::StageAssignment* assignment, int layers, int num_stages, bool 
 struct StageResult {
   absl::Status status;
   std::vector<v1::StageStep> steps;
-  std::string stop_reason;
+  Verdict verdict;      // of the last step run
+  std::string reason;   // why that was not applied
   std::string weights;  // own parameters' bytes in layer order
+  StateFile state;      // with KeepStateIn
   std::vector<int32_t> drawn;
   v1::MemoryBytes peak;
   StageBytes predicted;
@@ -153,19 +157,34 @@ struct StageResult {
   std::vector<std::string> flight;
 };
 
+// What a run does besides; all may be left out.
+struct PipelineOptions {
+  // Opens the device of stages whose tensors do not lie in host memory.
+  std::map<int, DeviceOpener> devices = {};
+  // Slices of the state that the assignment's start_step is about.
+  std::vector<StateFile> from = {};
+  // At the end each stage's state is written into this folder.
+  std::string keep_state_in = {};
+  // Of stage 0, as StageParts has them.
+  std::function<Verdict(int64_t step)> wishes = nullptr;
+  // On the stage's thread.
+  std::function<void(int stage, int64_t step, std::vector<Parameter>* parameters)> before_step =
+      nullptr;
+};
+
 class InMemoryPipeline {
  public:
-  // All stages of `assignment`, whose own stage number does not matter. `devices` opens those of
-  // stages whose tensors do not lie in host memory.
+  // All stages of `assignment`, whose own stage number does not matter.
   InMemoryPipeline(const v1::StageAssignment& assignment, std::string tokens_path,
-                   const std::map<int, DeviceOpener>& devices = {})
-      : tokens_path_(std::move(tokens_path)) {
+                   PipelineOptions options = {})
+      : tokens_path_(std::move(tokens_path)), options_(std::move(options)) {
     for (int k = 0; k < assignment.plan().stage_size(); ++k) {
       v1::StageAssignment mine = assignment;
       mine.set_stage(k);
+      for (const StateFile& file : options_.from) *mine.add_weights() = file.slice;
       stages_.push_back(std::make_unique<Stage>());
       WorkerLimits limits{int64_t{1} << 32, 1, CpuMultipliesBf16()};
-      if (const auto at = devices.find(k); at != devices.end()) {
+      if (const auto at = options_.devices.find(k); at != options_.devices.end()) {
         limits.device = DeviceKind::kCuda;
         limits.staging_bytes = int64_t{1} << 30;
         stages_.back()->open = at->second;
@@ -199,6 +218,7 @@ class InMemoryPipeline {
     FlightRecorder recorder;
     SpanRecorder spans{SpanRecorder::kMaxCapacity};
     std::atomic<bool> cancelled = false;
+    int64_t last_step = 0;
     StageResult result;
   };
 
@@ -220,11 +240,14 @@ class InMemoryPipeline {
     stage->result.predicted = StageMemory(stage->job.shape, stage->job.actions);
     if (stage->outbox != nullptr) stage->result.boundary_bytes = stage->outbox->boundary_bytes();
     stage->result.flight = stage->recorder.Entries();
+    if (stage->result.status.ok() && !options_.keep_state_in.empty()) {
+      stage->result.status = KeepState(stage);
+    }
     for (const Parameter& p : stage->equipment->model()->parameters()) {
       if (p.borrowed) continue;
-      VisitBytes(stage->equipment->device(), p.weight, p.spec.name, [stage](std::string_view bytes) {
-        stage->result.weights.append(bytes);
-      }).IgnoreError();
+      VisitBytes(stage->equipment->device(), p.weight, p.spec.name,
+                 [stage](std::string_view bytes) { stage->result.weights.append(bytes); })
+          .IgnoreError();
     }
   }
 
@@ -240,11 +263,35 @@ class InMemoryPipeline {
 
   absl::Status Build(Stage* stage) {
     HEADRACE_ASSIGN_OR_RETURN(stage->equipment, StageEquipment::Create(&stage->job, stage->open));
-    stage->equipment->model()->Initialise(stage->job.training.seed());
+    HEADRACE_RETURN_IF_ERROR(Fill(stage));
     if (stage->job.generates || (!stage->job.first() && !stage->job.last())) {
       return absl::OkStatus();
     }
     return stage->equipment->OpenData(tokens_path_);
+  }
+
+  absl::Status Fill(Stage* stage) {
+    StageEquipment& e = *stage->equipment;
+    if (stage->job.start_step == 0) {
+      e.model()->Initialise(stage->job.training.seed());
+      return absl::OkStatus();
+    }
+    std::string bad_slice;
+    return LoadState(options_.from, stage->job.start_step, &e.model()->parameters(), *e.optimizer(),
+                     e.device(), &bad_slice);
+  }
+
+  absl::Status KeepState(Stage* stage) {
+    StageEquipment& e = *stage->equipment;
+    StateFile& state = stage->result.state;
+    state.path =
+        absl::StrCat(options_.keep_state_in, "/", stage->job.num_stages(), "-", stage->job.stage());
+    state.slice.set_first_layer(stage->job.shape.layers.front().index);
+    state.slice.set_end_layer(stage->job.shape.layers.back().index + 1);
+    state.slice.set_sha256(std::string(64, 'a'));
+    return WriteState(state.path, OwnState(e.model()->parameters(), *e.optimizer()),
+                      stage->last_step, e.device())
+        .status();
   }
 
   void Connect(Stage* stage) {
@@ -261,35 +308,32 @@ class InMemoryPipeline {
     StageEquipment& e = *stage->equipment;
     Exchange exchange(&stage->job, e.pools(), e.inbox(), stage->outbox.get(), &stage->recorder,
                       &stage->spans, e.device());
-    StageParts parts;
-    parts.model = e.model();
-    parts.optimizer = e.optimizer();
-    parts.device = e.device();
-    parts.ops = e.device()->ops();
-    parts.tokens = e.tokens();
-    parts.losses = e.losses();
-    parts.evaluation_loss = e.evaluation_loss();
-    parts.squares = e.squares();
-    parts.stash = e.stash();
-    parts.codec = e.codec();
-    parts.exchange = &exchange;
-    parts.sampler = e.sampler();
-    parts.cancelled = &stage->cancelled;
+    StageParts parts = e.Parts(&exchange, &stage->cancelled);
+    if (stage->job.first()) parts.wishes = options_.wishes;
     if (stage->job.generates) {
       return Generate(stage->job, parts,
                       [stage](int32_t token) { stage->result.drawn.push_back(token); });
     }
     Executor executor(&stage->job, parts);
-    for (int64_t step = 1; step <= stage->job.training.steps(); ++step) {
+    stage->last_step = stage->job.start_step;
+    for (int64_t step = stage->job.start_step + 1; step <= stage->job.training.steps(); ++step) {
+      if (stage->job.Skips(step)) continue;
+      if (options_.before_step) {
+        options_.before_step(stage->job.stage(), step, &e.model()->parameters());
+      }
       HEADRACE_ASSIGN_OR_RETURN(StepOutcome outcome, executor.RunStep(step));
-      stage->result.stop_reason = outcome.stop_reason;
-      if (!outcome.stop_reason.empty()) return absl::OkStatus();
+      stage->result.verdict = outcome.verdict;
+      stage->result.reason = outcome.reason;
+      if (outcome.verdict.breaks_off()) return absl::OkStatus();
+      stage->last_step = step;
       stage->result.steps.push_back(std::move(outcome.report));
+      if (outcome.verdict.leave) return absl::OkStatus();
     }
     return absl::OkStatus();
   }
 
   const std::string tokens_path_;
+  const PipelineOptions options_;
   std::vector<std::unique_ptr<Stage>> stages_;
   absl::Mutex mu_;
   size_t arrived_ ABSL_GUARDED_BY(mu_) = 0;

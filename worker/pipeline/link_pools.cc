@@ -70,7 +70,7 @@ int64_t NumMicroBatches(const StageJob& job, v1::MessageKind kind) {
 
 bool StepIsInRange(const StageJob& job, int64_t step) {
   if (job.generates) return step >= 0 && step < job.generate.max_tokens();
-  return step >= 1 && step <= job.training.steps();
+  return step > job.start_step && step <= job.training.steps();
 }
 
 // Of LinkPools or StagedPools.
@@ -121,8 +121,8 @@ std::vector<StagedPool> ListStaged(const StageJob& job) {
                      CreditClass::kActivation});
   }
   if (!job.last()) {
-    pools.push_back({"staged activations out", &StagedPools::activations_out, out, slots,
-                     CreditClass::kNone});
+    pools.push_back(
+        {"staged activations out", &StagedPools::activations_out, out, slots, CreditClass::kNone});
   }
   if (job.generates) return pools;
   if (!job.last()) {
@@ -135,8 +135,8 @@ std::vector<StagedPool> ListStaged(const StageJob& job) {
   }
   if (HoldsTieEnd(job)) {
     pools.push_back({"staged tie in", &StagedPools::tie_in, TieBytes(job), 1, CreditClass::kTie});
-    pools.push_back({"staged tie out", &StagedPools::tie_out, TieBytes(job), 1,
-                     CreditClass::kNone});
+    pools.push_back(
+        {"staged tie out", &StagedPools::tie_out, TieBytes(job), 1, CreditClass::kNone});
   }
   return pools;
 }
@@ -154,10 +154,9 @@ absl::StatusOr<LinkPools> LinkPools::Create(const StageJob& job, Pool* boundary_
   };
   if (staging != nullptr) {
     for (const StagedPool& staged : ListStaged(job)) {
-      HEADRACE_ASSIGN_OR_RETURN(
-          pools.staged.*staged.pool,
-          staging->CarvePool(staged.name, staged.slot_bytes, staged.slots,
-                             IsShared(job, staged.input) ? shared : nullptr));
+      HEADRACE_ASSIGN_OR_RETURN(pools.staged.*staged.pool,
+                                staging->CarvePool(staged.name, staged.slot_bytes, staged.slots,
+                                                   IsShared(job, staged.input) ? shared : nullptr));
     }
   }
   const auto place = [&](CreditClass input) {
@@ -231,9 +230,8 @@ int64_t SharedInputBytes(const StageJob& job) {
     if (IsShared(job, input)) bytes += SharedRegion::PieceBytes(pool_bytes);
   };
   // A device's own boundaries are not among them, but what arrives for them.
-  add(CreditClass::kActivation, job.staged()
-                                    ? (job.shape.credits + 1) * BoundaryBytes(job.shape)
-                                    : Stash::BoundaryPoolBytes(job.shape, job.actions));
+  add(CreditClass::kActivation, job.staged() ? (job.shape.credits + 1) * BoundaryBytes(job.shape)
+                                             : Stash::BoundaryPoolBytes(job.shape, job.actions));
   add(CreditClass::kGradient, (job.shape.credits + 1) * OutputBoundaryBytes(job.shape));
   add(CreditClass::kTie, TieBytes(job));
   return bytes;

@@ -66,8 +66,8 @@ absl::Status StageEquipment::CarveModel() {
     HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(job_.shape, arena, device_->ops()));
   }
   if (!job_.generates) {
-    HEADRACE_ASSIGN_OR_RETURN(optimizer_, Optimizer::Create(job_.training, &model_->parameters(),
-                                                            arena, device_->ops()));
+    HEADRACE_ASSIGN_OR_RETURN(
+        optimizer_, Optimizer::Create(job_.training, &model_->parameters(), arena, device_->ops()));
   }
   return absl::OkStatus();
 }
@@ -78,8 +78,7 @@ absl::Status StageEquipment::CarveNumbers() {
   const int64_t losses = job_.last() ? job_.num_micro_batches() : 0;
   HEADRACE_ASSIGN_OR_RETURN(losses_, DeviceNumbers::Create(device, losses, "losses"));
   HEADRACE_ASSIGN_OR_RETURN(
-      evaluation_loss_,
-      DeviceNumbers::Create(device, job_.last() ? 1 : 0, "an evaluation's loss"));
+      evaluation_loss_, DeviceNumbers::Create(device, job_.last() ? 1 : 0, "an evaluation's loss"));
   HEADRACE_ASSIGN_OR_RETURN(
       squares_, DeviceNumbers::Create(device, OwnParameters(job_.shape.layers), "squared norms"));
   return absl::OkStatus();
@@ -92,9 +91,9 @@ absl::Status StageEquipment::Carve(const DeviceOpener& open) {
   Arena* const arena = device_->arena();
   const bool shares_boundaries =
       !job_.staged() && job_.stage() > 0 && job_.MayShareMemoryWith(job_.stage() - 1);
-  HEADRACE_ASSIGN_OR_RETURN(
-      stash_, Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena,
-                            shares_boundaries ? region_.get() : nullptr));
+  HEADRACE_ASSIGN_OR_RETURN(stash_,
+                            Stash::Create(job_.shape, job_.actions, job_.num_micro_batches(), arena,
+                                          shares_boundaries ? region_.get() : nullptr));
   HEADRACE_ASSIGN_OR_RETURN(codec_, BoundaryCodec::Create(job_.shape, arena, device_->ops()));
   HEADRACE_RETURN_IF_ERROR(CarveNumbers());
   HEADRACE_ASSIGN_OR_RETURN(token_io_, TokenIo::Create(job_, device_.get()));
@@ -134,6 +133,24 @@ absl::Status StageEquipment::OpenData(const std::string& path) {
       sampler_, Sampler::Create(tokens_.get(), job_.data, job_.training.sequence_length(),
                                 job_.training.batch_size(), job_.shape.model.vocabulary));
   return absl::OkStatus();
+}
+
+StageParts StageEquipment::Parts(Exchange* exchange, const std::atomic<bool>* cancelled) const {
+  StageParts parts;
+  parts.model = model_.get();
+  parts.optimizer = optimizer_.get();
+  parts.device = device_.get();
+  parts.ops = device_->ops();
+  parts.tokens = token_io_.get();
+  parts.losses = losses_.get();
+  parts.evaluation_loss = evaluation_loss_.get();
+  parts.squares = squares_.get();
+  parts.stash = stash_.get();
+  parts.codec = codec_.get();
+  parts.exchange = exchange;
+  parts.sampler = sampler();
+  parts.cancelled = cancelled;
+  return parts;
 }
 
 v1::MemoryBytes StageEquipment::PeakMemory() const {

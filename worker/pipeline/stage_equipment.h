@@ -18,6 +18,7 @@
 #include "worker/pipeline/inbox.h"
 #include "worker/pipeline/link_pools.h"
 #include "worker/pipeline/stage_job.h"
+#include "worker/pipeline/stage_parts.h"
 #include "worker/pipeline/stash.h"
 #include "worker/pipeline/token_io.h"
 #include "worker/sim/sim_wire.h"
@@ -52,6 +53,8 @@ class StageEquipment {
   const LinkPools& pools() const { return pools_; }
   const SharedInputs& shared_inputs() const { return shared_inputs_; }
   const Sampler* sampler() const { return sampler_ ? &*sampler_ : nullptr; }
+  // All of it, as what computes takes it.
+  StageParts Parts(Exchange* exchange, const std::atomic<bool>* cancelled) const;
 
   // What was in use at most so far, kind by kind.
   v1::MemoryBytes PeakMemory() const;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 
 #include "absl/status/status.h"
 #include "worker/backend/compute_device.h"
@@ -16,6 +18,7 @@
 #include "worker/pipeline/stage_job.h"
 #include "worker/pipeline/stash.h"
 #include "worker/pipeline/token_io.h"
+#include "worker/pipeline/verdict.h"
 
 namespace headrace {
 
@@ -23,7 +26,7 @@ struct StageParts {
   StageModel* model = nullptr;
   Optimizer* optimizer = nullptr;  // training
   ComputeDevice* device = nullptr;
-  Ops* ops = nullptr;      // the device's
+  Ops* ops = nullptr;  // the device's
   TokenIo* tokens = nullptr;
   Stash* stash = nullptr;
   BoundaryCodec* codec = nullptr;
@@ -31,6 +34,9 @@ struct StageParts {
   // By micro-batch (last stage), of an evaluation's, and by own parameter: all of training.
   DeviceNumbers *losses = nullptr, *evaluation_loss = nullptr, *squares = nullptr;
   const Sampler* sampler = nullptr;  // training: first and last stage
+  // Stage 0, training: asked once for each step that goes on, as it is decided: what else all
+  // stages do after it (its fate does not count). Empty: nothing.
+  std::function<Verdict(int64_t step)> wishes;
   const std::atomic<bool>* cancelled = nullptr;
 
   // CANCELLED once the stage was told to stop. Looked at between actions.

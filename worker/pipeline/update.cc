@@ -11,8 +11,6 @@
 namespace headrace {
 namespace {
 
-constexpr double kGo = 0, kStop = 1;
-
 const char* Spell(double value) {
   if (std::isnan(value)) return "NaN";
   return value > 0 ? "infinite" : "negative infinite";
@@ -31,6 +29,8 @@ Update::Update(const StageJob* job, const StageParts& parts)
       optimizer_(parts.optimizer),
       ops_(parts.ops),
       exchange_(parts.exchange),
+      wishes_(parts.wishes),
+      spikes_(job->recovery.spike_factor(), job->recent_losses),
       squares_(parts.squares) {
   const std::vector<Parameter>& parameters = model_->parameters();
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
@@ -101,26 +101,48 @@ absl::StatusOr<Decision> Update::Decide(int64_t step, double loss) {
 }
 
 absl::StatusOr<Decision> Update::AgreeAcrossStages(int64_t step, double sum, double loss) {
-  double verdict = std::isfinite(loss) && std::isfinite(sum) ? kGo : kStop;
-  if (!job_.first()) {
+  Verdict verdict;
+  if (job_.first()) {
+    verdict = Judge(step, loss, sum);
+  } else {
     HEADRACE_RETURN_IF_ERROR(
         exchange_->SendNumbers(v1::MESSAGE_KIND_NORM_PARTIAL, job_.stage() - 1, {sum, loss}));
     HEADRACE_ASSIGN_OR_RETURN(const std::vector<double> decided,
                               exchange_->TakeNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() - 1));
     sum = decided[0];
     loss = decided[1];
-    verdict = decided[2];
+    const absl::StatusOr<Verdict> told = VerdictOf(decided[2]);
+    if (!told.ok()) {
+      return exchange_->Failure(told.status().code(), absl::StrCat("stage ", job_.stage() - 1, ": ",
+                                                                   told.status().message()));
+    }
+    verdict = *told;
   }
   if (!job_.last()) {
-    HEADRACE_RETURN_IF_ERROR(
-        exchange_->SendNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() + 1, {sum, loss, verdict}));
+    HEADRACE_RETURN_IF_ERROR(exchange_->SendNumbers(v1::MESSAGE_KIND_DECISION, job_.stage() + 1,
+                                                    {sum, loss, NumberOf(verdict)}));
   }
-  Decision decision{loss, std::sqrt(sum), ""};
-  if (verdict != kGo) decision.stop_reason = StopReason(step, loss, decision.gradient_norm);
+  Decision decision{loss, std::sqrt(sum), verdict, ""};
+  if (verdict.applied()) {
+    spikes_.Add(loss);
+  } else {
+    decision.reason = Reason(step, loss, decision.gradient_norm);
+  }
   return decision;
 }
 
-std::string Update::StopReason(int64_t step, double loss, double norm) const {
+Verdict Update::Judge(int64_t step, double loss, double sum) const {
+  const bool good = std::isfinite(loss) && std::isfinite(sum) && !spikes_.IsSpike(loss);
+  const v1::NanPolicy policy = job_.recovery.on_nan();
+  if (!good && policy == v1::NAN_POLICY_ROLLBACK) return {.fate = Fate::kRollback};
+  if (!good && policy != v1::NAN_POLICY_SKIP) return {.fate = Fate::kStop};
+  Verdict verdict = wishes_ ? wishes_(step) : Verdict();
+  verdict.fate = good ? Fate::kApply : Fate::kSkip;
+  return verdict;
+}
+
+std::string Update::Reason(int64_t step, double loss, double norm) const {
+  if (std::isfinite(loss) && std::isfinite(norm)) return spikes_.Describe(step, loss);
   if (!std::isfinite(loss)) {
     return absl::StrCat("the loss became ", Spell(loss), " in step ", step);
   }
