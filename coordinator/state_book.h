@@ -117,7 +117,7 @@ class StateBook {
   bool BeingStored(const Key& key, const Snapshot& snapshot) const;
   void Prune();
 
-  const v1::CheckpointSpec spec_;
+  v1::CheckpointSpec spec_;
   int64_t generation_ = 0;
   bool simulated_ = false;
   std::vector<v1::StagePlan> stages_;  // of the generation
