@@ -174,7 +174,10 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> BlobStore::StartUpload(const std::st
   }
   absl::Cleanup release = [&] { Release(sha256); };
   HEADRACE_ASSIGN_OR_RETURN(const BlobStat stat, Stat(sha256));
-  if (stat.complete) return absl::AlreadyExistsError("the store has this blob");
+  if (stat.complete) {
+    HEADRACE_RETURN_IF_ERROR(Touch(sha256));
+    return absl::AlreadyExistsError("the store has this blob");
+  }
   if (offset != 0 && offset != stat.size_bytes) {
     return absl::OutOfRangeError(
         absl::StrCat("the store has ", stat.size_bytes, " bytes of this blob; go on there"));
@@ -192,6 +195,61 @@ absl::StatusOr<std::unique_ptr<BlobWriter>> BlobStore::StartUpload(const std::st
   std::move(release).Cancel();  // from here on the writer releases
   HEADRACE_RETURN_IF_ERROR(writer->HashWhatIsThere());
   return writer;
+}
+
+absl::Status BlobStore::Touch(const std::string& sha256) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::string path, Path(sha256));
+  if (utimensat(AT_FDCWD, path.c_str(), nullptr, 0) == 0) return absl::OkStatus();
+  return SystemError(path, "touch");
+}
+
+absl::Status BlobStore::Remove(const std::string& sha256) {
+  HEADRACE_RETURN_IF_ERROR(CheckHash(sha256));
+  const std::string path = BlobPath(sha256);
+  absl::MutexLock lock(&mu_);  // an upload that starts now finds the blob, or none
+  if (uploading_.contains(sha256)) {
+    return absl::UnavailableError(absl::StrCat("blob ", sha256, " is being uploaded"));
+  }
+  const int64_t size = FileSize(path);
+  if (size < 0) return absl::OkStatus();
+  if (unlink(path.c_str()) != 0) return SystemError(path, "remove");
+  total_bytes_ -= size;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> BlobStore::RemoveIfDamaged(const std::string& sha256,
+                                                const std::atomic<bool>& stop) {
+  HEADRACE_ASSIGN_OR_RETURN(const std::string path, Path(sha256));
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return SystemError(path, "open");
+  const absl::Cleanup closer = [fd] { close(fd); };
+  Sha256 hash;
+  std::vector<char> buffer(kReadBytes);
+  ssize_t n = 0;
+  for (int64_t offset = 0; (n = pread(fd, buffer.data(), buffer.size(), offset)) > 0; offset += n) {
+    if (stop) return absl::CancelledError("stopped");
+    hash.Update({buffer.data(), static_cast<size_t>(n)});
+  }
+  // What cannot be read is as good as damaged.
+  if (n == 0 && hash.Finish() == sha256) return false;
+  HEADRACE_RETURN_IF_ERROR(Remove(sha256));
+  return true;
+}
+
+absl::StatusOr<std::vector<std::string>> BlobStore::UntouchedSince(absl::Time time) const {
+  std::vector<std::string> names;
+  const std::string blobs = folder_ + "/blobs";
+  std::error_code error;
+  for (auto it = std::filesystem::recursive_directory_iterator(blobs, error);
+       !error && it != std::filesystem::recursive_directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
+    struct stat info {};
+    if (!IsSha256(name) || lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
+      continue;
+    if (absl::TimeFromTimespec(info.st_mtim) < time) names.push_back(name);
+  }
+  if (error) return CannotList(blobs, error);
+  return names;
 }
 
 int64_t BlobStore::total_bytes() const {

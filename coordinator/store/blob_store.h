@@ -1,12 +1,15 @@
 // Blobs by their content: `blobs/ab/<sha256>` is whole and verified, `partial/<sha256>` is the part
-// of one that has arrived so far. A blob never changes once it is there, and is kept.
+// of one that has arrived so far. A blob never changes once it is there. Which ones are still used
+// the job store knows; store.h removes the others.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -68,12 +71,25 @@ class BlobStore {
   // Where a whole blob lies. NOT_FOUND: there is none (says how much has arrived).
   absl::StatusOr<std::string> Path(const std::string& sha256) const;
   // Starts an upload at `offset`, which is 0 (afresh) or what Stat said.
-  //   ALREADY_EXISTS       the whole blob is there
+  //   ALREADY_EXISTS       the whole blob is there; it counts as sent just now
   //   UNAVAILABLE          somebody else is uploading this blob; try again
   //   OUT_OF_RANGE         `offset` is neither (names the right one)
   //   RESOURCE_EXHAUSTED   the disk has not that much room
   absl::StatusOr<std::unique_ptr<BlobWriter>> StartUpload(const std::string& sha256,
                                                           int64_t size_bytes, int64_t offset);
+  // Somebody means to use this blob, which no row says yet: it counts as sent just now.
+  //   NOT_FOUND  as Path
+  absl::Status Touch(const std::string& sha256);
+  // Deletes a whole blob; nothing to do if there is none.
+  //   UNAVAILABLE  it is being uploaded
+  absl::Status Remove(const std::string& sha256);
+  // Reads a whole blob, and deletes it if its content has another hash: the disk has damaged it,
+  // and it stands in the way of a sound one. True: that was so. `stop` set to true makes it end
+  // early.
+  //   CANCELLED  stopped
+  absl::StatusOr<bool> RemoveIfDamaged(const std::string& sha256, const std::atomic<bool>& stop);
+  // Whole blobs that were sent, or touched, before `time`.
+  absl::StatusOr<std::vector<std::string>> UntouchedSince(absl::Time time) const;
   // Of all whole blobs.
   int64_t total_bytes() const;
 

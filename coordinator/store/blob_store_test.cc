@@ -144,12 +144,40 @@ TEST_F(BlobStoreTest, SaysThatAWholeBlobIsThere) {
             absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(BlobStoreTest, RemovesABlobUnlessSomebodyUploadsIt) {
+  auto writer = StartUpload(sha256_, size_, 0);
+  ASSERT_TRUE(writer->Append(content_).ok());
+  EXPECT_EQ(store_->Remove(sha256_).code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(writer->Commit().ok());
+  writer.reset();
+  ASSERT_TRUE(store_->Remove(sha256_).ok());
+  EXPECT_FALSE(store_->Stat(sha256_)->complete);
+  EXPECT_EQ(store_->total_bytes(), 0);
+  EXPECT_TRUE(store_->Remove(sha256_).ok()) << "as it was to be";
+  EXPECT_EQ(store_->Touch(sha256_).code(), absl::StatusCode::kNotFound);
+}
+
+// A bit flipped on the disk: the same content could not be sent again, for the store had it.
+TEST_F(BlobStoreTest, RemovesWhatTheDiskHasDamaged) {
+  const std::atomic<bool> stop = false;
+  auto writer = StartUpload(sha256_, size_, 0);
+  ASSERT_TRUE(writer->Append(content_).ok());
+  ASSERT_TRUE(writer->Commit().ok());
+  writer.reset();
+  EXPECT_FALSE(*store_->RemoveIfDamaged(sha256_, stop));
+  std::ofstream(*store_->Path(sha256_), std::ios::in | std::ios::out) << 'i';
+  EXPECT_TRUE(*store_->RemoveIfDamaged(sha256_, stop));
+  EXPECT_TRUE(store_->StartUpload(sha256_, size_, 0).ok());
+}
+
 TEST_F(BlobStoreTest, MakesNoPathOfWhatIsNoHash) {
   for (const std::string& name :
        {std::string("../../etc/passwd"), std::string(64, 'A'), std::string(63, 'a'),
         std::string("../") + std::string(61, 'a'), std::string()}) {
     EXPECT_EQ(store_->Stat(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_EQ(store_->Path(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(store_->Touch(name).code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_EQ(store_->Remove(name).code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_EQ(store_->StartUpload(name, 1, 0).status().code(), absl::StatusCode::kInvalidArgument)
         << name;
   }

@@ -86,7 +86,8 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(const std::string& path
     if (raw == nullptr) return absl::ResourceExhaustedError(absl::StrCat(path, ": out of memory"));
     return SqliteError(raw, path);
   }
-  sqlite3_busy_timeout(raw, 5000);
+  // Nobody else should have it open; whoever writes tries again (JobDriver).
+  sqlite3_busy_timeout(raw, 200);
   HEADRACE_RETURN_IF_ERROR(database->Check(application_id));
   HEADRACE_RETURN_IF_ERROR(database->Execute("PRAGMA journal_mode=WAL"));
   HEADRACE_RETURN_IF_ERROR(database->Execute("PRAGMA synchronous=FULL"));

@@ -5,46 +5,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "coordinator/store/row.h"
 
 namespace headrace {
-namespace {
-
-constexpr int64_t kApplicationId = 0x48524345;  // "HRCE"
-constexpr int64_t kSchemaVersion = 1;
-
-constexpr char kSchema[] = R"sql(
-CREATE TABLE jobs (number INTEGER PRIMARY KEY, name BLOB NOT NULL, state INTEGER NOT NULL,
-                   step INTEGER NOT NULL, job BLOB NOT NULL, options BLOB NOT NULL);
-CREATE INDEX jobs_by_name ON jobs (name, number);
-CREATE TABLE plans (job INTEGER NOT NULL REFERENCES jobs, generation INTEGER NOT NULL,
-                    plan BLOB NOT NULL, PRIMARY KEY (job, generation)) WITHOUT ROWID;
-CREATE TABLE steps (job INTEGER NOT NULL REFERENCES jobs, step INTEGER NOT NULL,
-                    result BLOB NOT NULL, PRIMARY KEY (job, step)) WITHOUT ROWID;
-CREATE TABLE events (job INTEGER NOT NULL REFERENCES jobs, id INTEGER NOT NULL,
-                     event BLOB NOT NULL, PRIMARY KEY (job, id)) WITHOUT ROWID;
-CREATE TABLE tensor_hashes (job INTEGER NOT NULL REFERENCES jobs, id INTEGER NOT NULL,
-                            step INTEGER NOT NULL, hashes BLOB NOT NULL,
-                            PRIMARY KEY (job, id)) WITHOUT ROWID;
-CREATE TABLE flight_records (job INTEGER NOT NULL REFERENCES jobs, place INTEGER NOT NULL,
-                             record BLOB NOT NULL, PRIMARY KEY (job, place)) WITHOUT ROWID;
-)sql";
-
-// Came later; a version that does not know them leaves them alone.
-constexpr char kLaterTables[] = R"sql(
-CREATE TABLE IF NOT EXISTS layer_costs (id INTEGER PRIMARY KEY, device BLOB NOT NULL,
-                                        layer BLOB NOT NULL, seconds BLOB NOT NULL,
-                                        UNIQUE (device, layer));
-CREATE TABLE IF NOT EXISTS traces (id INTEGER PRIMARY KEY, job INTEGER NOT NULL UNIQUE,
-                                   trace BLOB NOT NULL);
-)sql";
-
-template <typename Message>
-absl::Status Parse(const Statement& row, int column, const char* what, Message* message) {
-  if (message->ParseFromString(row.Blob(column))) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("the database holds a damaged ", what));
-}
-
-}  // namespace
 
 absl::StatusOr<int64_t> JobNumber(const std::string& job_id) {
   int64_t number = 0;
@@ -58,31 +21,6 @@ absl::StatusOr<int64_t> JobNumber(const std::string& job_id) {
 bool HasEnded(v1::JobState state) {
   return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
          state == v1::JOB_STATE_CANCELLED;
-}
-
-absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path) {
-  std::unique_ptr<JobStore> store(new JobStore);
-  {
-    absl::MutexLock lock(&store->write_mu_);
-    HEADRACE_ASSIGN_OR_RETURN(store->writer_, Database::Open(path, kApplicationId));
-    HEADRACE_RETURN_IF_ERROR(store->Migrate());
-    HEADRACE_RETURN_IF_ERROR(store->writer_->Execute(kLaterTables));
-  }
-  absl::MutexLock lock(&store->read_mu_);
-  HEADRACE_ASSIGN_OR_RETURN(store->reader_, Database::Open(path, kApplicationId));
-  return store;
-}
-
-absl::Status JobStore::Migrate() {
-  HEADRACE_ASSIGN_OR_RETURN(const int64_t version, writer_->QueryInt("PRAGMA user_version"));
-  if (version == kSchemaVersion) return absl::OkStatus();
-  if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(writer_->path(), " was written by a newer version of Headrace (schema ",
-                     version, "; this one knows ", kSchemaVersion, ")"));
-  }
-  return writer_->Execute(
-      absl::StrCat("BEGIN;", kSchema, "PRAGMA user_version=", kSchemaVersion, ";COMMIT;"));
 }
 
 absl::Status JobStore::Begin() {
@@ -107,6 +45,7 @@ absl::Status JobStore::SaveJob(const v1::Job& job, const v1::JobOptions& options
   bare.clear_plan();
   bare.clear_steps();
   bare.clear_flight_records();
+  bare.clear_checkpoints();
   absl::MutexLock lock(&write_mu_);
   HEADRACE_ASSIGN_OR_RETURN(
       Statement statement,
@@ -117,6 +56,7 @@ absl::Status JobStore::SaveJob(const v1::Job& job, const v1::JobOptions& options
   statement.Bind(6, options.SerializeAsString());
   HEADRACE_RETURN_IF_ERROR(statement.Run());
   HEADRACE_RETURN_IF_ERROR(SavePlan(number, job));
+  HEADRACE_RETURN_IF_ERROR(SaveUsesOfJob(number, job));
   return SaveFlightRecords(number, job);
 }
 
@@ -129,6 +69,11 @@ absl::Status JobStore::SavePlan(int64_t number, const v1::Job& job) {
 }
 
 absl::Status JobStore::SaveFlightRecords(int64_t number, const v1::Job& job) {
+  // Of an earlier generation of more stages, or of an end that was not the last.
+  HEADRACE_ASSIGN_OR_RETURN(
+      Statement drop, writer_->Prepare("DELETE FROM flight_records WHERE job=? AND place>=?"));
+  drop.Bind(1, number).Bind(2, int64_t{job.flight_records_size()});
+  HEADRACE_RETURN_IF_ERROR(drop.Run());
   for (int i = 0; i < job.flight_records_size(); ++i) {
     HEADRACE_ASSIGN_OR_RETURN(
         Statement statement,
@@ -203,7 +148,7 @@ absl::StatusOr<std::vector<StoredLayerCost>> JobStore::LoadLayerCosts() {
     StoredLayerCost& cost = costs.emplace_back();
     cost.device = row.Blob(0);
     cost.layer = row.Blob(1);
-    HEADRACE_RETURN_IF_ERROR(Parse(row, 2, "layer cost", &cost.seconds));
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(row, 2, "layer cost", &cost.seconds));
   }
 }
 
@@ -227,7 +172,7 @@ absl::StatusOr<v1::JobTrace> JobStore::LoadTrace(const std::string& job_id) {
   HEADRACE_ASSIGN_OR_RETURN(Statement row,
                             reader_->Prepare("SELECT trace FROM traces WHERE job=?"));
   HEADRACE_ASSIGN_OR_RETURN(const bool found, row.Bind(1, number).Step());
-  if (found) HEADRACE_RETURN_IF_ERROR(Parse(row, 0, "trace", &trace));
+  if (found) HEADRACE_RETURN_IF_ERROR(ParseColumn(row, 0, "trace", &trace));
   return trace;
 }
 
@@ -254,14 +199,14 @@ absl::StatusOr<StoredJob> JobStore::LoadWhole(int64_t number) {
                             reader_->Prepare("SELECT job, options, step FROM jobs WHERE number=?"));
   HEADRACE_ASSIGN_OR_RETURN(const bool found, row.Bind(1, number).Step());
   if (!found) return absl::NotFoundError(absl::StrCat("there is no job j", number));
-  HEADRACE_RETURN_IF_ERROR(Parse(row, 0, "job", &stored.job));
-  HEADRACE_RETURN_IF_ERROR(Parse(row, 1, "set of job options", &stored.options));
+  HEADRACE_RETURN_IF_ERROR(ParseColumn(row, 0, "job", &stored.job));
+  HEADRACE_RETURN_IF_ERROR(ParseColumn(row, 1, "set of job options", &stored.options));
   stored.job.set_step(row.Int(2));
   HEADRACE_ASSIGN_OR_RETURN(
       Statement plan, reader_->Prepare("SELECT plan FROM plans WHERE job=? AND generation=?"));
   plan.Bind(1, number).Bind(2, stored.job.generation());
   HEADRACE_ASSIGN_OR_RETURN(const bool planned, plan.Step());
-  if (planned) HEADRACE_RETURN_IF_ERROR(Parse(plan, 0, "plan", stored.job.mutable_plan()));
+  if (planned) HEADRACE_RETURN_IF_ERROR(ParseColumn(plan, 0, "plan", stored.job.mutable_plan()));
   HEADRACE_ASSIGN_OR_RETURN(
       Statement records,
       reader_->Prepare("SELECT record FROM flight_records WHERE job=? ORDER BY place"));
@@ -269,8 +214,10 @@ absl::StatusOr<StoredJob> JobStore::LoadWhole(int64_t number) {
   while (true) {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, records.Step());
     if (!more) break;
-    HEADRACE_RETURN_IF_ERROR(Parse(records, 0, "flight record", stored.job.add_flight_records()));
+    HEADRACE_RETURN_IF_ERROR(
+        ParseColumn(records, 0, "flight record", stored.job.add_flight_records()));
   }
+  HEADRACE_RETURN_IF_ERROR(LoadCheckpoints(number, &stored.job));
   return stored;
 }
 
@@ -278,6 +225,28 @@ absl::StatusOr<StoredJob> JobStore::LoadJob(const std::string& job_id) {
   HEADRACE_ASSIGN_OR_RETURN(const int64_t number, JobNumber(job_id));
   absl::MutexLock lock(&read_mu_);
   return LoadWhole(number);
+}
+
+absl::StatusOr<StoredJob> JobStore::LoadToGoOn(const std::string& job_id) {
+  HEADRACE_ASSIGN_OR_RETURN(const int64_t number, JobNumber(job_id));
+  absl::MutexLock lock(&read_mu_);
+  HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, LoadWhole(number));
+  HEADRACE_RETURN_IF_ERROR(LoadLastSteps(number, &stored));
+  return stored;
+}
+
+absl::Status JobStore::LoadLastSteps(int64_t number, StoredJob* stored) {
+  HEADRACE_ASSIGN_OR_RETURN(
+      Statement rows, reader_->Prepare("SELECT result FROM (SELECT step, result FROM steps WHERE "
+                                       "job=? ORDER BY step DESC LIMIT ?) ORDER BY step"));
+  rows.Bind(1, number).Bind(2, kLastSteps);
+  while (true) {
+    HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return absl::OkStatus();
+    v1::StepResult* step = stored->job.add_steps();
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(rows, 0, "step", step));
+    step->clear_stage_seconds();
+  }
 }
 
 absl::StatusOr<std::vector<v1::Job>> JobStore::ListJobs() {
@@ -288,7 +257,7 @@ absl::StatusOr<std::vector<v1::Job>> JobStore::ListJobs() {
   while (true) {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return jobs;
-    HEADRACE_RETURN_IF_ERROR(Parse(rows, 0, "job", &jobs.emplace_back()));
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(rows, 0, "job", &jobs.emplace_back()));
     jobs.back().set_step(rows.Int(1));
   }
 }
@@ -305,6 +274,7 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::LoadLiving() {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return jobs;
     HEADRACE_ASSIGN_OR_RETURN(jobs.emplace_back(), LoadWhole(rows.Int(0)));
+    HEADRACE_RETURN_IF_ERROR(LoadLastSteps(rows.Int(0), &jobs.back()));
   }
 }
 
@@ -325,7 +295,7 @@ absl::StatusOr<std::vector<v1::StepResult>> JobStore::LoadSteps(const std::strin
   while (true) {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return steps;
-    HEADRACE_RETURN_IF_ERROR(Parse(rows, 0, "step", &steps.emplace_back()));
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(rows, 0, "step", &steps.emplace_back()));
   }
 }
 
@@ -341,7 +311,7 @@ absl::StatusOr<std::vector<v1::JobEvent>> JobStore::LoadEvents(const std::string
   while (true) {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return events;
-    HEADRACE_RETURN_IF_ERROR(Parse(rows, 0, "event", &events.emplace_back()));
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(rows, 0, "event", &events.emplace_back()));
     events.back().set_id(rows.Int(1));
   }
 }
@@ -360,7 +330,7 @@ absl::StatusOr<std::vector<StoredHashes>> JobStore::LoadHashes(const std::string
   while (true) {
     HEADRACE_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return all;
-    HEADRACE_RETURN_IF_ERROR(Parse(rows, 0, "tensor hash", &all.emplace_back().hashes));
+    HEADRACE_RETURN_IF_ERROR(ParseColumn(rows, 0, "tensor hash", &all.emplace_back().hashes));
     all.back().id = rows.Int(1);
   }
 }
