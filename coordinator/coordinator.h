@@ -30,7 +30,8 @@ struct CoordinatorOptions {
   const Clock* clock = Clock::Real();
   absl::Duration heartbeat = absl::Milliseconds(500);
   absl::Duration lease = absl::Seconds(2);
-  PlanFunctions plan;  // empty: the planner's
+  absl::Duration store_patience = absl::Seconds(60);  // JobDriver::Parts
+  PlanFunctions plan;                                 // empty: the planner's
 };
 
 // Thread-safe.

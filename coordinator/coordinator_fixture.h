@@ -44,6 +44,7 @@ class CoordinatorServiceTest : public ::testing::Test {
     CoordinatorOptions options;
     options.listen = "127.0.0.1:0";
     options.data_dir = folder_;
+    options.store_patience = store_patience_;
     auto started = Coordinator::Start(options);
     ASSERT_TRUE(started.ok()) << started.status();
     coordinator_ = *std::move(started);
@@ -189,6 +190,7 @@ class CoordinatorServiceTest : public ::testing::Test {
   }
 
   std::string folder_;
+  absl::Duration store_patience_ = absl::Seconds(60);
   v1::Dataset dataset_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;

@@ -9,6 +9,8 @@
 #include "common/status.h"
 #include "common/token_file.h"
 #include "coordinator/cost_table.h"
+#include "coordinator/job_origin.h"
+#include "coordinator/job_view.h"
 #include "coordinator/suited_workers.h"
 #include "coordinator/trace_pages.h"
 #include "plan/job_check.h"
@@ -16,7 +18,6 @@
 namespace headrace {
 namespace {
 
-constexpr absl::Duration kCommitTime = absl::Seconds(10);  // for a commit on a slow disk
 constexpr int64_t kMaxEventsAtOnce = 10000;
 constexpr int64_t kMaxStepsAtOnce = 1000;
 constexpr size_t kMaxStepBytes = 1 << 20;  // a client takes messages of 8 MiB
@@ -36,6 +37,8 @@ absl::Status CoordinatorServiceImpl::CheckDataset(const v1::Dataset& dataset) {
         absl::StrCat("upload the data first: ", path.status().message()));
   }
   if (!path.ok()) return path.status();
+  // No row uses it yet, and old ones of those are deleted.
+  HEADRACE_RETURN_IF_ERROR(parts_.store->blobs().Touch(dataset.sha256()));
   absl::StatusOr<std::unique_ptr<TokenFile>> opened = TokenFile::Open(*path);
   if (!opened.ok()) {
     return absl::InvalidArgumentError(
@@ -52,6 +55,18 @@ absl::Status CoordinatorServiceImpl::CheckDataset(const v1::Dataset& dataset) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> CoordinatorServiceImpl::Origin(const v1::SubmitJobRequest& request) {
+  if (request.from_job().empty()) {
+    if (request.from_step() == 0) return "";
+    return absl::InvalidArgumentError("from_step: of which job?");
+  }
+  JobStore& jobs = parts_.store->jobs();
+  HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.from_job()));
+  HEADRACE_ASSIGN_OR_RETURN(const StoredJob from, jobs.LoadJob(id));
+  HEADRACE_RETURN_IF_ERROR(CheckOrigin(request, from).status());
+  return id;
+}
+
 absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
                                             v1::SubmitJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), &request.dataset()));
@@ -60,6 +75,7 @@ absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
   if (simulate && request.options().hash_tensors()) {
     return absl::InvalidArgumentError("a simulation has no tensors to hash and compare");
   }
+  HEADRACE_ASSIGN_OR_RETURN(const std::string origin, Origin(request));
   const std::vector<v1::WorkerInfo> workers = parts_.registry->List();
   HEADRACE_RETURN_IF_ERROR(CheckSuited(workers, simulate));
   // Here rather than on the driver's thread, which all jobs share: advice takes its time.
@@ -69,8 +85,8 @@ absl::Status CoordinatorServiceImpl::Submit(const v1::SubmitJobRequest& request,
                  ToPlanWorkers(SuitedWorkers(workers, simulate)), Advice::kGiven)
           .status();
   if (!fits.ok() && !absl::IsUnavailable(fits)) return fits;  // too few workers: it can wait
-  HEADRACE_ASSIGN_OR_RETURN(const JobDriver::Submitted submitted,
-                            parts_.driver->Submit(request, absl::Now() + kCommitTime));
+  HEADRACE_ASSIGN_OR_RETURN(const JobDriver::Answer submitted,
+                            parts_.driver->Submit(request, origin, absl::Now() + kCommitTime));
   response->set_job_id(submitted.job_id);
   response->set_message(submitted.message);
   return absl::OkStatus();
@@ -88,6 +104,7 @@ absl::Status CoordinatorServiceImpl::Get(const v1::GetJobRequest& request,
   HEADRACE_ASSIGN_OR_RETURN(const std::string id, jobs.FindJob(request.job()));
   HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, jobs.LoadJob(id));
   *response->mutable_job() = std::move(stored.job);
+  TrimForReader(response->mutable_job());
   return absl::OkStatus();
 }
 
@@ -147,14 +164,6 @@ grpc::Status CoordinatorServiceImpl::ListJobs(grpc::ServerContext*, const v1::Li
   return Answer("ListJobs", jobs.status());
 }
 
-grpc::Status CoordinatorServiceImpl::CancelJob(grpc::ServerContext*,
-                                               const v1::CancelJobRequest* request,
-                                               v1::CancelJobResponse*) {
-  absl::StatusOr<std::string> id = parts_.store->jobs().FindJob(request->job());
-  return Answer("CancelJob",
-                id.ok() ? parts_.driver->Cancel(*id, absl::Now() + kCommitTime) : id.status());
-}
-
 absl::Status CoordinatorServiceImpl::ListEvents(const v1::ListJobEventsRequest& request,
                                                 v1::ListJobEventsResponse* response) {
   JobStore& jobs = parts_.store->jobs();
@@ -196,7 +205,8 @@ absl::StatusOr<std::vector<PlanWorker>> CoordinatorServiceImpl::Measured(
 absl::Status CoordinatorServiceImpl::Plan(const v1::PlanJobRequest& request,
                                           v1::PlanJobResponse* response) {
   HEADRACE_RETURN_IF_ERROR(ValidateJob(request.spec(), nullptr));
-  const std::vector<v1::WorkerInfo> living = parts_.registry->List();
+  std::vector<v1::WorkerInfo> living = parts_.registry->List();
+  std::erase_if(living, [](const v1::WorkerInfo& worker) { return worker.cordoned(); });
   HEADRACE_RETURN_IF_ERROR(CheckSuited(living, request.simulate()));
   HEADRACE_ASSIGN_OR_RETURN(const std::vector<PlanWorker> workers,
                             Measured(request.spec(), SuitedWorkers(living, request.simulate())));

@@ -30,6 +30,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
     StreamGuard* blobs = nullptr;
     StreamGuard* generates = nullptr;
   };
+  static constexpr absl::Duration kCommitTime = absl::Seconds(10);  // on a slow disk
+
   explicit CoordinatorServiceImpl(Parts parts) : parts_(std::move(parts)) {}
 
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
@@ -46,6 +48,14 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override;
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse*) override;
+  grpc::Status CheckpointJob(grpc::ServerContext*, const v1::CheckpointJobRequest* request,
+                             v1::CheckpointJobResponse* response) override;
+  grpc::Status PauseJob(grpc::ServerContext*, const v1::PauseJobRequest* request,
+                        v1::PauseJobResponse* response) override;
+  grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
+                         v1::ResumeJobResponse* response) override;
+  grpc::Status CordonWorker(grpc::ServerContext*, const v1::CordonWorkerRequest* request,
+                            v1::CordonWorkerResponse* response) override;
   grpc::Status ListJobEvents(grpc::ServerContext*, const v1::ListJobEventsRequest* request,
                              v1::ListJobEventsResponse* response) override;
   grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest*,
@@ -67,6 +77,8 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
 
   // coordinator_service.cc
   absl::Status CheckDataset(const v1::Dataset& dataset);
+  // The id of the job it begins from; empty: none.
+  absl::StatusOr<std::string> Origin(const v1::SubmitJobRequest& request);
   absl::Status Submit(const v1::SubmitJobRequest& request, v1::SubmitJobResponse* response);
   absl::Status Get(const v1::GetJobRequest& request, v1::GetJobResponse* response);
   absl::Status ListSteps(const v1::ListJobStepsRequest& request,
@@ -78,6 +90,14 @@ class CoordinatorServiceImpl final : public v1::CoordinatorService::Service {
   absl::StatusOr<std::vector<PlanWorker>> Measured(const v1::JobSpec& spec,
                                                    const std::vector<v1::WorkerInfo>& workers);
   absl::Status Plan(const v1::PlanJobRequest& request, v1::PlanJobResponse* response);
+
+  // job_control.cc
+  absl::Status Cancel(const v1::CancelJobRequest& request);
+  absl::Status Checkpoint(const v1::CheckpointJobRequest& request,
+                          v1::CheckpointJobResponse* response);
+  absl::Status Pause(const v1::PauseJobRequest& request, v1::PauseJobResponse* response);
+  absl::Status Resume(const v1::ResumeJobRequest& request, v1::ResumeJobResponse* response);
+  absl::Status Cordon(const v1::CordonWorkerRequest& request, v1::CordonWorkerResponse* response);
 
   // stream_handlers.cc
   absl::Status Watch(grpc::ServerContext* context, const v1::WatchJobRequest& request,

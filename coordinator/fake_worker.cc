@@ -11,6 +11,7 @@
 #include "common/blob_transfer.h"
 #include "common/channel.h"
 #include "common/file.h"
+#include "common/grpc_status.h"
 #include "common/safetensors.h"
 #include "common/sha256.h"
 
@@ -128,6 +129,7 @@ void FakeWorker::Beat() {
     v1::HeartbeatResponse response;
     registry_->Heartbeat(&context, request, &response);
     absl::MutexLock lock(&mu_);
+    if (!response.drop().empty()) dropped_.assign(response.drop().begin(), response.drop().end());
     mu_.AwaitWithTimeout(absl::Condition(&closed_), kBeat);
   }
 }
@@ -140,8 +142,8 @@ void FakeWorker::Work() {
   }
 }
 
-void FakeWorker::Report(v1::StageEvent event) {
-  if (dead_) return;
+absl::Status FakeWorker::Report(v1::StageEvent event) {
+  if (dead_) return absl::CancelledError("dead");
   v1::ReportEventsRequest request;
   request.set_worker(name_);
   request.set_instance(instance_);
@@ -150,7 +152,25 @@ void FakeWorker::Report(v1::StageEvent event) {
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::ReportEventsResponse response;
-  registry_->ReportEvents(&context, request, &response);
+  return FromGrpc(registry_->ReportEvents(&context, request, &response));
+}
+
+v1::StageEvent FakeWorker::EventOf(const v1::StageAssignment& assignment) {
+  v1::StageEvent event;
+  event.set_job_id(assignment.job_id());
+  event.set_generation(assignment.generation());
+  event.set_stage(assignment.stage());
+  return event;
+}
+
+v1::StageAssignment FakeWorker::assignment() {
+  absl::MutexLock lock(&mu_);
+  return last_assignment_;
+}
+
+std::vector<v1::SliceLimit> FakeWorker::dropped() {
+  absl::MutexLock lock(&mu_);
+  return dropped_;
 }
 
 grpc::Status FakeWorker::AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
@@ -161,16 +181,15 @@ grpc::Status FakeWorker::AssignStage(grpc::ServerContext*, const v1::AssignStage
   }
   ++assigned_;
   assignment_ = request->assignment();
+  last_assignment_ = assignment_;
+  control_.Clear();
   const v1::StageAssignment assignment = assignment_;
   work_
       .Push(
           [this, assignment] {
-            v1::StageEvent event;
-            event.set_job_id(assignment.job_id());
-            event.set_generation(assignment.generation());
-            event.set_stage(assignment.stage());
+            v1::StageEvent event = EventOf(assignment);
             event.mutable_ready();
-            Report(event);
+            Report(event).IgnoreError();
           },
           1, absl::InfinitePast())
       .IgnoreError();
@@ -201,25 +220,43 @@ grpc::Status FakeWorker::StopStage(grpc::ServerContext*, const v1::StopStageRequ
   work_
       .Push(
           [this, assignment] {
-            v1::StageEvent event;
-            event.set_job_id(assignment.job_id());
-            event.set_generation(assignment.generation());
-            event.set_stage(assignment.stage());
+            v1::StageEvent event = EventOf(assignment);
             event.mutable_failed()->set_reason(behaviour_.delayed_confession);
-            Report(event);
+            Report(event).IgnoreError();
           },
           1, absl::InfinitePast())
       .IgnoreError();
   return grpc::Status::OK;
 }
 
+grpc::Status FakeWorker::ControlStage(grpc::ServerContext*, const v1::ControlStageRequest* request,
+                                      v1::ControlStageResponse*) {
+  absl::MutexLock lock(&mu_);
+  if (request->job_id() != assignment_.job_id() ||
+      request->generation() != assignment_.generation()) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such stage here");
+  }
+  control_ = *request;
+  ++controlled_;
+  return grpc::Status::OK;
+}
+
+bool FakeWorker::PassStepTime(const v1::StageAssignment& assignment) {
+  absl::MutexLock lock(&mu_);
+  const auto stopped = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return closed_ || assignment_.job_id() != assignment.job_id() ||
+           assignment_.generation() != assignment.generation();
+  };
+  if (behaviour_.step_time == absl::ZeroDuration()) return true;
+  return !mu_.AwaitWithTimeout(absl::Condition(&stopped), behaviour_.step_time);
+}
+
 void FakeWorker::Train(const v1::StageAssignment& assignment) {
-  v1::StageEvent event;
-  event.set_job_id(assignment.job_id());
-  event.set_generation(assignment.generation());
-  event.set_stage(assignment.stage());
+  v1::StageEvent event = EventOf(assignment);
   const bool last = assignment.stage() + 1 == assignment.plan().stages();
-  for (int64_t step = 1; step <= assignment.spec().training().steps(); ++step) {
+  const int64_t steps = assignment.spec().training().steps();
+  for (int64_t step = assignment.start_step() + 1; step <= steps; ++step) {
+    if (!PassStepTime(assignment)) return;
     if (step == behaviour_.nan_at_step) {
       Finish(assignment, step - 1, absl::StrCat("step ", step, ": the loss is NaN"));
       return;
@@ -228,7 +265,7 @@ void FakeWorker::Train(const v1::StageAssignment& assignment) {
       event.mutable_failed()->set_reason(behaviour_.failure);
       event.mutable_failed()->set_blamed_worker(behaviour_.blamed);
       event.mutable_failed()->mutable_flight_record()->add_entries("what failed");
-      Report(event);
+      Report(event).IgnoreError();
       return;
     }
     v1::StageStep* report = event.mutable_step();
@@ -241,54 +278,87 @@ void FakeWorker::Train(const v1::StageAssignment& assignment) {
       report->mutable_tensor_hashes()->add_names("weight w");
       report->mutable_tensor_hashes()->add_hashes(42);
     }
-    Report(event);
-    if (step == behaviour_.hold_after_step) return;
+    if (Report(event).ok()) reported_step_ = step;
+    if (Control(assignment, step) || step == behaviour_.hold_after_step) return;
   }
-  Finish(assignment, assignment.spec().training().steps(), "");
+  Finish(assignment, steps, "");
 }
 
-void FakeWorker::Finish(const v1::StageAssignment& assignment, int64_t step,
-                        const std::string& reason) {
+bool FakeWorker::Control(const v1::StageAssignment& assignment, int64_t step) {
+  v1::ControlStageRequest control;
+  {
+    absl::MutexLock lock(&mu_);
+    control.Swap(&control_);
+  }
+  const bool due = behaviour_.checkpoint_every > 0 && step % behaviour_.checkpoint_every == 0;
+  if (due || control.checkpoint() || control.leave()) Snapshot(assignment, step);
+  if (!control.leave()) return false;
+  v1::StageEvent event = EventOf(assignment);
+  event.mutable_left()->set_step(step);
+  Report(event).IgnoreError();
+  return true;
+}
+
+void FakeWorker::Snapshot(const v1::StageAssignment& assignment, int64_t step) {
+  v1::StageEvent event = EventOf(assignment);
+  v1::StageSnapshot* snapshot = event.mutable_snapshot();
+  snapshot->set_step(step);
+  *snapshot->mutable_slice() = MakeSlice(assignment, step, behaviour_.folder);
+  snapshot->set_in_store(true);
+  Report(event).IgnoreError();
+}
+
+v1::WeightsSlice FakeWorker::MakeSlice(const v1::StageAssignment& assignment, int64_t step,
+                                       const std::string& folder) {
   const float value = static_cast<float>(assignment.stage());
+  const std::map<std::string, std::string> metadata = {{"step", absl::StrCat(step)}};
   const std::string content =
-      SafetensorsHeader({{absl::StrCat("w", assignment.stage()), {1}, &value}}, {}) +
+      SafetensorsHeader({{absl::StrCat("w", assignment.stage()), {1}, &value}}, metadata) +
       std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  const std::string sha256 = Sha256Hex(content);
+  const v1::StagePlan& plan = assignment.plan().stage(static_cast<int>(assignment.stage()));
+  v1::WeightsSlice slice;
+  slice.set_first_layer(plan.first_layer());
+  slice.set_end_layer(plan.end_layer());
+  slice.set_sha256(sha256);
+  slice.set_size_bytes(static_cast<int64_t>(content.size()));
+  if (!folder.empty()) {
+    EXPECT_TRUE(MakeDirectories(folder).ok());
+    const std::string path = absl::StrCat(folder, "/", sha256, ".safetensors");
+    EXPECT_TRUE(WriteFileAtomically(path, content).ok());
+    slice.set_uri("file://" + path);
+    return slice;
+  }
   const std::string path =
       absl::StrCat(::testing::TempDir(), "/slice-", instance_, "-", assignment.job_id());
   EXPECT_TRUE(WriteFileAtomically(path, content).ok());
-  const std::string sha256 = Sha256Hex(content);
   const absl::Status uploaded =
       UploadBlob(blobs_.get(), path, sha256, absl::Now() + absl::Seconds(10));
   EXPECT_TRUE(uploaded.ok()) << uploaded;
   std::filesystem::remove(path);
-  v1::StageEvent event;
-  event.set_job_id(assignment.job_id());
-  event.set_generation(assignment.generation());
-  event.set_stage(assignment.stage());
+  return slice;
+}
+
+void FakeWorker::Finish(const v1::StageAssignment& assignment, int64_t step,
+                        const std::string& reason) {
+  v1::StageEvent event = EventOf(assignment);
   v1::StageFinished* finished = event.mutable_finished();
-  const v1::StagePlan& plan = assignment.plan().stage(static_cast<int>(assignment.stage()));
-  finished->mutable_weights()->set_first_layer(plan.first_layer());
-  finished->mutable_weights()->set_end_layer(plan.end_layer());
-  finished->mutable_weights()->set_sha256(sha256);
-  finished->mutable_weights()->set_size_bytes(static_cast<int64_t>(content.size()));
+  *finished->mutable_weights() = MakeSlice(assignment, 0, "");
   finished->set_weights_step(step);
   finished->set_stop_reason(reason);
-  Report(event);
+  Report(event).IgnoreError();
 }
 
 void FakeWorker::Generate(const v1::StageAssignment& assignment) {
-  v1::StageEvent event;
-  event.set_job_id(assignment.job_id());
-  event.set_generation(assignment.generation());
-  event.set_stage(assignment.stage());
+  v1::StageEvent event = EventOf(assignment);
   const v1::GenerateRequest& request = assignment.generate().request();
   for (int64_t i = 0; i < request.max_tokens(); ++i) {
     event.set_token(request.prompt(0) + i);
-    Report(event);
+    Report(event).IgnoreError();
     if (i == behaviour_.hold_after_token) return;
   }
   event.mutable_finished();
-  Report(event);
+  Report(event).IgnoreError();
 }
 
 }  // namespace headrace

@@ -1,11 +1,15 @@
 // Carries out what the job machine decides. One thread owns the machine: it takes events in order
 // of arrival, lets the machine decide, makes what must last durable in one commit, and only then
-// tells watchers, clients and workers. A second thread hashes weights, which takes long.
+// tells watchers, clients and workers.
 //
 //   RPC threads ─┐                                 ┌▶ store (commit)
 //   call results ┼▶ mailbox ─▶ machine ─▶ commands ┼▶ watchers, waiting callers
 //   lease, time ─┘                                 ├▶ StageCalls ─▶ workers
-//                                                  └▶ hashing thread ─▶ mailbox
+//                                                  └▶ BlobKeeper ─▶ mailbox
+//
+// While the store takes nothing (its disk is full, or away), jobs train on and what is to be saved
+// waits, with all that must not be told before it is saved: replies, news to watchers, new stages.
+// It is tried again every half second; after `store_patience` running jobs end.
 #pragma once
 
 #include <atomic>
@@ -21,8 +25,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/bounded_queue.h"
 #include "common/clock.h"
+#include "coordinator/blob_keeper.h"
 #include "coordinator/generate_stream.h"
 #include "coordinator/job_machine.h"
 #include "coordinator/metrics.h"
@@ -46,25 +50,35 @@ class JobDriver {
     Metrics* metrics = nullptr;
     TraceBuffer* traces = nullptr;
     std::vector<StreamGuard*> guards;  // swept as time passes
+    absl::Duration store_patience = absl::Seconds(60);
   };
-  struct Submitted {
-    std::string job_id;
+  struct Answer {
+    std::string job_id;   // a Cordon's: that is being moved away; empty: none
     std::string message;  // what it waits for
+    int64_t step = 0;  // a Checkpoint's: it will be of a later one; a Resume's: it goes on from it
   };
+  // Of commands that wait for the store. With more running jobs end before store_patience is over.
+  static constexpr size_t kMaxWaiting = 200'000;
 
   // Reads the jobs that have not ended; fails as the store does. Runs from then on.
   static absl::StatusOr<std::unique_ptr<JobDriver>> Start(Parts parts, PlanFunctions plan);
   ~JobDriver() { Stop(); }
 
-  // Ends waiting callers with UNAVAILABLE and joins the threads; whoever calls later gets
-  // UNAVAILABLE. Jobs stay as they are in the store. Once before the RPCs' server goes, for callers
-  // wait here.
+  // Works through what workers have reported so far and saves it, ends waiting callers with
+  // UNAVAILABLE and joins the threads; whoever calls later gets UNAVAILABLE. Jobs stay as they are
+  // in the store. Once before the RPCs' server goes, for callers wait here.
   void Stop();
 
   // Errors as JobMachine; UNAVAILABLE while shutting down; DEADLINE_EXCEEDED if it could not be
   // saved in time.
-  absl::StatusOr<Submitted> Submit(const v1::SubmitJobRequest& request, absl::Time deadline);
+  // `from_job`: whose checkpoint it begins from, at request.from_step; empty: no one's.
+  absl::StatusOr<Answer> Submit(const v1::SubmitJobRequest& request, const std::string& from_job,
+                                absl::Time deadline);
   absl::Status Cancel(const std::string& job_id, absl::Time deadline);
+  absl::StatusOr<Answer> Checkpoint(const std::string& job_id, absl::Time deadline);
+  absl::StatusOr<Answer> Pause(const std::string& job_id, absl::Time deadline);
+  absl::StatusOr<Answer> Resume(const std::string& job_id, absl::Time deadline);
+  absl::StatusOr<Answer> Cordon(const v1::CordonWorkerRequest& request, absl::Time deadline);
 
   // The stream ends with an error if the request cannot be served. Whoever leaves it early says so
   // with Abandon.
@@ -72,16 +86,17 @@ class JobDriver {
                                            const v1::Job& trained);
   void Abandon(const GenerateStream& stream, const std::string& reason);
 
-  // For news from workers. A heartbeat may wait for a tick of 100 ms, and with it all others of that
-  // time; everything else is worked on at once. RESOURCE_EXHAUSTED: too much of it is waiting; send
-  // it again later.
+  // For news from workers. A heartbeat may wait for a tick of 100 ms, and with it all others of
+  // that time; everything else is worked on at once.
+  //   RESOURCE_EXHAUSTED  too much of it is waiting; send it again later
+  //   UNAVAILABLE         while shutting down: it would be lost
   absl::Status Post(Event event, int64_t bytes);
 
  private:
   struct Caller {
     bool done = false;
     absl::Status status;
-    Submitted submitted;
+    Answer answer;
   };
   struct Pending {  // a command, and what the store said of it
     Command command;
@@ -89,30 +104,39 @@ class JobDriver {
   };
 
   JobDriver(Parts parts, PlanFunctions plan, int64_t last_job_number);
+  static absl::Status ShuttingDown() {
+    return absl::UnavailableError("the coordinator shuts down");
+  }
   void PostInternal(Event event);
-  absl::StatusOr<Submitted> Await(int64_t request, absl::Time deadline);
+  // Puts the event `make(number of the caller)` into the mailbox and waits for its Reply.
+  template <typename Make>
+  absl::StatusOr<Answer> Ask(Make make, absl::Time deadline);
+  absl::StatusOr<Answer> Await(int64_t request, absl::Time deadline);
   int64_t NewCaller();
 
   // The driver's thread.
   void Loop();
-  void Work(const std::vector<Event>& events);
+  void Work(std::vector<Event> events);
+  void Flush(std::vector<Event> events);
   // What takes time by the number of workers: who is lost, who is there. Once a tick.
   void Sweep();
+  // False: there is nothing for the machine to decide.
+  bool Prepare(Event* event);
+  absl::Status LoadForMachine(Event* event);
   void Feed(const Event& event);
   std::vector<Event> TakeEvents();
+  std::vector<Event> TakeMailbox() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Carry();
+  void CarryWithoutStore(const absl::Status& status);
   absl::Status SaveAll();
   absl::Status SaveOne(Pending* pending);
   absl::Status SaveJobAndTrace(const SaveJob& save);
   void Publish(const Pending& pending);
   void Act(const Command& command);
 
-  void HashLoop();
-
   const Parts parts_;
   std::unique_ptr<StageCalls> calls_;
   std::atomic<bool> stopping_ = false;
-  BoundedQueue<HashWeights> to_hash_{JobMachine::kMaxLivingJobs};
 
   absl::Mutex mu_;
   std::deque<Event> mailbox_ ABSL_GUARDED_BY(mu_);
@@ -126,12 +150,17 @@ class JobDriver {
   // Owned by the driver's thread.
   JobMachine machine_;
   Commands commands_;
-  std::deque<Pending> unsaved_;
-  bool store_broken_ = false;
+  std::deque<Pending> waiting_;  // to be carried out, in order, once what is among them is saved
+  struct {
+    absl::Status status;  // OK: it takes what it is given
+    absl::Time since;     // it does not
+    absl::Time retry = absl::InfinitePast();
+    bool told = false;  // the machine knows
+  } store_state_;
   absl::Time swept_ = absl::InfinitePast();  // on the real clock
 
   std::thread thread_;
-  std::thread hasher_;
+  std::unique_ptr<BlobKeeper> keeper_;
 };
 
 }  // namespace headrace

@@ -3,8 +3,10 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/process.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr absl::Duration kStopTime = absl::Seconds(1);
+constexpr absl::Duration kExitTime = absl::Milliseconds(1900);
 
 struct Flags {
   headrace::CoordinatorOptions options;
@@ -56,6 +59,13 @@ int Serve(const Flags& flags) {
   headrace::LogInfo(absl::StrCat("serving on ", (*coordinator)->address()));
   const int signal = headrace::WaitForSignal();
   headrace::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  // What is to be kept is saved first, in a fraction of that. An RPC that waits for a disk must not
+  // hold the rest up until the process is killed.
+  std::thread([] {
+    absl::SleepFor(kExitTime);
+    headrace::LogWarning("an RPC has not ended yet; leaves it");
+    std::_Exit(0);
+  }).detach();
   (*coordinator)->Stop(kStopTime);
   // Everything is saved and nobody is connected. What is left is the metrics server, whose
   // destructor waits for its next poll, up to 2 s.

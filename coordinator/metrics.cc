@@ -1,5 +1,6 @@
 #include "coordinator/metrics.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,12 @@ namespace {
 
 using prometheus::BuildCounter;
 using prometheus::BuildGauge;
+
+// One without labels.
+prometheus::Counter& AddCounter(prometheus::Registry* registry, const std::string& name,
+                                const std::string& help) {
+  return BuildCounter().Name(name).Help(help).Register(*registry).Add({});
+}
 
 }  // namespace
 
@@ -44,6 +51,25 @@ Metrics::Metrics()
                   .Name("headrace_bubble_ratio")
                   .Help("Idle share of a job's last step, mean over its stages")
                   .Register(*registry_)),
+      checkpoint_time_(BuildGauge()
+                           .Name("headrace_last_checkpoint_timestamp_seconds")
+                           .Help("When a job's last checkpoint was whole")
+                           .Register(*registry_)),
+      checkpoints_(AddCounter(registry_.get(), "headrace_checkpoints_total",
+                              "Checkpoints that became durable")),
+      checkpoint_bytes_(AddCounter(registry_.get(), "headrace_checkpoint_bytes_total",
+                                   "Bytes of the checkpoints that became durable")),
+      snapshot_copy_seconds_(AddCounter(registry_.get(), "headrace_snapshot_copy_seconds_total",
+                                        "Time that stages stood still to copy their state")),
+      snapshot_write_seconds_(
+          AddCounter(registry_.get(), "headrace_snapshot_write_seconds_total",
+                     "Time from the copy until it was in the store or with a neighbour")),
+      snapshot_failures_(AddCounter(registry_.get(), "headrace_snapshot_failures_total",
+                                    "Snapshots of a stage that did not get where they should")),
+      recoveries_(AddCounter(registry_.get(), "headrace_recoveries_total",
+                             "Times that a job went on after a fault")),
+      recovery_seconds_(AddCounter(registry_.get(), "headrace_recovery_seconds_total",
+                                   "Time from a fault until all stages were loaded again")),
       rpcs_(BuildCounter()
                 .Name("headrace_rpcs_total")
                 .Help("RPCs answered, by method and status code")
@@ -69,6 +95,7 @@ void Metrics::SetBlobBytes(int64_t bytes) { blob_bytes_.Add({}).Set(static_cast<
 
 void Metrics::SetJob(const v1::Job& job) {
   absl::MutexLock lock(&mu_);
+  CountRecoveries(job);
   if (const auto it = states_.find(job.id()); it != states_.end()) {
     if (it->second == job.state()) return;
     jobs_.Add({{"state", ShortName(it->second)}}).Decrement();
@@ -89,6 +116,45 @@ void Metrics::AddStep(const std::string& job_id, const v1::StepResult& step) {
   series.loss->Set(step.loss());
   series.step_seconds->Set(step.seconds());
   series.bubble->Set(step.bubble());
+}
+
+void Metrics::AddCheckpoint(const std::string& job_id, const v1::Checkpoint& checkpoint) {
+  if (!checkpoint.damaged().empty() || checkpoint.generation() == 0) return;
+  checkpoints_.Increment();
+  checkpoint_bytes_.Increment(static_cast<double>(checkpoint.size_bytes()));
+  absl::MutexLock lock(&mu_);
+  if (!states_.contains(job_id)) return;  // it has ended meanwhile
+  JobSeries& series = SeriesOf(job_id);
+  if (series.checkpoint_time == nullptr) {
+    series.checkpoint_time = &checkpoint_time_.Add({{"job", job_id}});
+  }
+  series.checkpoint_time->Set(checkpoint.unix_seconds());
+}
+
+void Metrics::AddSnapshot(const v1::StageSnapshot& snapshot) {
+  if (!snapshot.failed().empty()) {
+    snapshot_failures_.Increment();
+  } else if (snapshot.in_store() || !snapshot.holder().empty()) {
+    snapshot_write_seconds_.Increment(std::max(0.0, snapshot.write_s()));
+  } else {
+    snapshot_copy_seconds_.Increment(std::max(0.0, snapshot.copy_s()));
+  }
+}
+
+// Each once, as soon as its stages are loaded.
+void Metrics::CountRecoveries(const v1::Job& job) {
+  const bool known = states_.contains(job.id());  // else those of before this coordinator started
+  for (const v1::Recovery& recovery : job.recoveries()) {
+    if (recovery.loaded_unix_s() <= 0) continue;
+    JobSeries& series = SeriesOf(job.id());
+    if (recovery.generation() <= series.recovered) continue;
+    series.recovered = recovery.generation();
+    if (!known) continue;
+    recoveries_.Increment();
+    const double failed_unix_s =
+        recovery.failed_unix_s() > 0 ? recovery.failed_unix_s() : recovery.detected_unix_s();
+    recovery_seconds_.Increment(std::max(0.0, recovery.loaded_unix_s() - failed_unix_s));
+  }
 }
 
 void Metrics::CountRpc(const std::string& method, const absl::Status& status) {
@@ -121,6 +187,7 @@ void Metrics::RemoveSeries(const std::string& job_id) {
   loss_.Remove(it->second.loss);
   step_seconds_.Remove(it->second.step_seconds);
   bubble_.Remove(it->second.bubble);
+  if (it->second.checkpoint_time != nullptr) checkpoint_time_.Remove(it->second.checkpoint_time);
   series_.erase(it);
 }
 

@@ -6,6 +6,7 @@
 #include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
+#include <prometheus/metric_family.h>
 #include <prometheus/registry.h>
 
 #include <cstdint>
@@ -13,11 +14,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "headrace/v1/job.pb.h"
+#include "headrace/v1/worker.pb.h"
 
 namespace headrace {
 
@@ -30,11 +33,18 @@ class Metrics {
   // Serves them at http://`address`/metrics until this goes away. UNAVAILABLE: cannot listen there.
   absl::Status Serve(const std::string& address);
 
+  // What would be served now.
+  std::vector<prometheus::MetricFamily> Collect() const { return registry_->Collect(); }
+
   void SetWorkersAlive(int64_t count);
   void SetBlobBytes(int64_t bytes);
   // A job is in this state now.
   void SetJob(const v1::Job& job);
   void AddStep(const std::string& job_id, const v1::StepResult& step);
+  // It is durable. One that is damaged, or was taken over from another job, does not count.
+  void AddCheckpoint(const std::string& job_id, const v1::Checkpoint& checkpoint);
+  // As a stage reports it; what it had reported of the same snapshot before counts too, once each.
+  void AddSnapshot(const v1::StageSnapshot& snapshot);
   void CountRpc(const std::string& method, const absl::Status& status);
 
  private:
@@ -43,9 +53,12 @@ class Metrics {
     prometheus::Gauge* loss = nullptr;
     prometheus::Gauge* step_seconds = nullptr;
     prometheus::Gauge* bubble = nullptr;
+    prometheus::Gauge* checkpoint_time = nullptr;  // once there is one
+    int64_t recovered = 0;                         // last generation whose recovery was counted
   };
   JobSeries& SeriesOf(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveSeries(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountRecoveries(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // shared_ptr: the exposer asks for one.
   const std::shared_ptr<prometheus::Registry> registry_;
@@ -56,6 +69,14 @@ class Metrics {
   prometheus::Family<prometheus::Gauge>& loss_;
   prometheus::Family<prometheus::Gauge>& step_seconds_;
   prometheus::Family<prometheus::Gauge>& bubble_;
+  prometheus::Family<prometheus::Gauge>& checkpoint_time_;
+  prometheus::Counter& checkpoints_;
+  prometheus::Counter& checkpoint_bytes_;
+  prometheus::Counter& snapshot_copy_seconds_;
+  prometheus::Counter& snapshot_write_seconds_;
+  prometheus::Counter& snapshot_failures_;
+  prometheus::Counter& recoveries_;
+  prometheus::Counter& recovery_seconds_;
   prometheus::Family<prometheus::Counter>& rpcs_;
 
   absl::Mutex mu_;

@@ -15,7 +15,20 @@ absl::Status Unknown(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo& info) {
+Registry::Entry Registry::NewEntry(const v1::WorkerInfo& info,
+                                   const std::optional<v1::StageStanding>& standing) const {
+  Entry entry;
+  entry.info = info;
+  entry.info.clear_job_id();
+  entry.info.clear_cordoned();
+  entry.seen = clock_->Now();
+  entry.pause = heartbeat_;
+  entry.standing = standing;
+  return entry;
+}
+
+absl::StatusOr<std::vector<LostWorker>> Registry::Register(
+    const v1::WorkerInfo& info, const std::optional<v1::StageStanding>& standing) {
   std::vector<LostWorker> replaced;
   absl::MutexLock lock(&mu_);
   Wake();
@@ -24,17 +37,18 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
     if (entries_.size() >= kMaxWorkers) {
       return absl::ResourceExhaustedError(absl::StrCat(kMaxWorkers, " workers are registered"));
     }
-    entries_[info.name()] = Entry{info, 0, clock_->Now(), heartbeat_};
-    entries_[info.name()].info.clear_job_id();
+    entries_[info.name()] = NewEntry(info, standing);
     return replaced;
   }
   Entry& entry = it->second;
   if (entry.info.instance() == info.instance()) {
-    const std::string job_id = entry.info.job_id();
-    entry.info = info;
-    entry.info.set_job_id(job_id);
-    entry.seen = clock_->Now();
-    entry.pause = heartbeat_;
+    Entry again = NewEntry(info, standing);
+    again.info.set_job_id(entry.info.job_id());
+    again.info.set_cordoned(entry.info.cordoned());
+    again.generation = entry.generation;
+    again.draining = entry.draining;
+    again.drops = std::move(entry.drops);
+    entry = std::move(again);
     return replaced;
   }
   if (!Expired(entry)) {
@@ -43,9 +57,26 @@ absl::StatusOr<std::vector<LostWorker>> Registry::Register(const v1::WorkerInfo&
                                                  "); choose another --name"));
   }
   replaced.push_back(Lost(entry));
-  entry = Entry{info, 0, clock_->Now(), heartbeat_};
-  entry.info.clear_job_id();
+  entry = NewEntry(info, standing);
   return replaced;
+}
+
+bool Registry::MayServe(const Entry& entry, const std::string& job_id, int64_t generation) {
+  if (job_id == entry.info.job_id() && generation == entry.generation) return true;
+  return entry.standing.has_value() && job_id == entry.standing->job_id() &&
+         generation == entry.standing->generation();
+}
+
+std::vector<v1::SliceLimit> Registry::TakeDrops(Entry* entry) {
+  std::vector<v1::SliceLimit> limits;
+  for (auto& [job_id, drop] : entry->drops) {
+    v1::SliceLimit& limit = limits.emplace_back();
+    limit.set_job_id(job_id);
+    limit.set_before_step(drop.before_step);
+    --drop.answers;
+  }
+  std::erase_if(entry->drops, [](const auto& each) { return each.second.answers == 0; });
+  return limits;
 }
 
 absl::Duration Registry::PauseOf(const Entry& entry) const {
@@ -56,8 +87,8 @@ absl::Duration Registry::PauseOf(const Entry& entry) const {
 
 absl::StatusOr<Registry::Answer> Registry::Heartbeat(const std::string& name,
                                                      const std::string& instance,
-                                                     const std::string& job_id,
-                                                     int64_t generation) {
+                                                     const std::string& job_id, int64_t generation,
+                                                     bool draining) {
   absl::MutexLock lock(&mu_);
   Wake();
   const auto it = entries_.find(name);
@@ -68,9 +99,9 @@ absl::StatusOr<Registry::Answer> Registry::Heartbeat(const std::string& name,
   entry.seen = clock_->Now();
   // One that serves a stage still, or what it must end, is to say so when it no longer does.
   entry.pause = job_id.empty() ? PauseOf(entry) : heartbeat_;
-  const bool stop =
-      !job_id.empty() && (job_id != entry.info.job_id() || generation != entry.generation);
-  return Answer{stop, entry.pause};
+  entry.draining = draining;
+  const bool stop = !job_id.empty() && !MayServe(entry, job_id, generation);
+  return Answer{stop, entry.pause, TakeDrops(&entry)};
 }
 
 absl::StatusOr<LostWorker> Registry::Leave(const std::string& name, const std::string& instance) {
@@ -106,6 +137,21 @@ void Registry::SetServing(const std::string& name, const std::string& instance,
   if (it == entries_.end() || it->second.info.instance() != instance) return;
   it->second.info.set_job_id(job_id);
   it->second.generation = generation;
+  it->second.standing.reset();
+}
+
+void Registry::SetCordoned(const std::string& name, const std::string& instance, bool cordoned) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(name);
+  if (it == entries_.end() || it->second.info.instance() != instance) return;
+  it->second.info.set_cordoned(cordoned);
+}
+
+void Registry::DropSlices(const std::string& name, const std::string& job_id, int64_t before_step) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(name);
+  if (it == entries_.end()) return;
+  it->second.drops[job_id] = Drop{before_step, kDropAnswers};
 }
 
 std::vector<LostWorker> Registry::Expire() {
@@ -138,6 +184,7 @@ std::vector<v1::WorkerInfo> Registry::List() const {
     v1::WorkerInfo& info = workers.emplace_back(entry.info);
     info.set_seen_seconds_ago(absl::ToDoubleSeconds(clock_->Now() - entry.seen));
     info.set_alive(true);
+    info.set_cordoned(info.cordoned() || entry.draining);
   }
   return workers;
 }

@@ -5,10 +5,14 @@
 // A coordinator that was itself stopped, or starved, heard nobody because it did not listen. It
 // notices by a gap in its own doings (a heartbeat or an Expire comes several times a second),
 // blames nobody for that time and gives all a fresh lease.
+//
+// A worker may come with a stage that stands: it trained on while its coordinator was away. Until
+// SetServing says what becomes of that, it is neither told to end it nor believed to be free.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "headrace/v1/cluster.pb.h"
+#include "headrace/v1/worker.pb.h"
 
 namespace headrace {
 
@@ -36,6 +41,8 @@ class Registry {
   // heartbeat costs some 0.1 ms.
   static constexpr int kIdleBeatsPerSecond = 500;
   static constexpr absl::Duration kLongestPause = absl::Seconds(2);
+  // An answer may be lost on its way, and saying it again does no harm.
+  static constexpr int kDropAnswers = 3;
 
   // `clock` must outlive this.
   Registry(const Clock* clock, absl::Duration lease, absl::Duration heartbeat)
@@ -44,16 +51,19 @@ class Registry {
   // The same instance may register again. Returns the dead worker it replaces, if it does.
   //   ALREADY_EXISTS       a living worker has this name
   //   RESOURCE_EXHAUSTED   kMaxWorkers are there
-  absl::StatusOr<std::vector<LostWorker>> Register(const v1::WorkerInfo& info);
+  absl::StatusOr<std::vector<LostWorker>> Register(
+      const v1::WorkerInfo& info, const std::optional<v1::StageStanding>& standing = std::nullopt);
 
   struct Answer {
     bool stop = false;     // the stage that the worker reports is one it must end
     absl::Duration pause;  // until its next heartbeat; its lease is as much longer
+    std::vector<v1::SliceLimit> drop;
   };
   // Renews the lease.
   //   NOT_FOUND  not registered, another instance's name, or the lease has run out
   absl::StatusOr<Answer> Heartbeat(const std::string& name, const std::string& instance,
-                                   const std::string& job_id, int64_t generation);
+                                   const std::string& job_id, int64_t generation,
+                                   bool draining = false);
 
   // NOT_FOUND as Heartbeat.
   absl::Status Check(const std::string& name, const std::string& instance) const;
@@ -61,6 +71,13 @@ class Registry {
   // What the worker serves from now on (empty: nothing). Unknown ones are ignored.
   void SetServing(const std::string& name, const std::string& instance, const std::string& job_id,
                   int64_t generation);
+
+  // Shown by List. Unknown workers are ignored.
+  void SetCordoned(const std::string& name, const std::string& instance, bool cordoned);
+
+  // Its next kDropAnswers heartbeats are told that it need not hold slices of the job of earlier
+  // steps. Unknown workers are ignored.
+  void DropSlices(const std::string& name, const std::string& job_id, int64_t before_step);
 
   // A worker's last words: its name is free, nothing will be assigned to it.
   //   NOT_FOUND  as Heartbeat
@@ -72,16 +89,29 @@ class Registry {
   // How many hold a lease.
   int64_t NumAlive() const;
 
-  // Living ones in order of names, with job_id, seen_seconds_ago and alive filled in.
+  // Living ones in order of names, with job_id, seen_seconds_ago and alive filled in; cordoned are
+  // those that SetCordoned says, and those that drain.
   std::vector<v1::WorkerInfo> List() const;
 
  private:
+  struct Drop {
+    int64_t before_step = 0;
+    int answers = 0;  // that are still to tell it
+  };
   struct Entry {
     v1::WorkerInfo info;
     int64_t generation = 0;
     absl::Time seen;
-    absl::Duration pause;  // the worker was told to beat again after it
+    absl::Duration pause;                       // the worker was told to beat again after it
+    std::optional<v1::StageStanding> standing;  // nobody has decided about it yet
+    bool draining = false;
+    std::map<std::string, Drop> drops;  // by job
   };
+  // A worker that says so anew, with nothing that was known of it before.
+  Entry NewEntry(const v1::WorkerInfo& info,
+                 const std::optional<v1::StageStanding>& standing) const;
+  static bool MayServe(const Entry& entry, const std::string& job_id, int64_t generation);
+  static std::vector<v1::SliceLimit> TakeDrops(Entry* entry);
   absl::Duration PauseOf(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   const Entry* Find(const std::string& name, const std::string& instance) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);

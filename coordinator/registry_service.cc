@@ -1,12 +1,16 @@
 #include "coordinator/registry_service.h"
 
 #include <cmath>
+#include <random>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/flags.h"
 #include "common/grpc_status.h"
 #include "common/log.h"
+#include "common/sha256.h"
 #include "common/status.h"
 #include "common/steady_clock.h"
 #include "plan/sim_device.h"
@@ -33,8 +37,8 @@ absl::Status CheckInfo(const v1::WorkerInfo& info) {
     return absl::InvalidArgumentError("a worker's instance is 1 to 128 bytes");
   }
   if (info.device().size() > kMaxTextBytes || info.device_name().size() > kMaxTextBytes ||
-      info.capability().size() > kMaxTextBytes ||
-      info.version().size() > kMaxTextBytes || info.job_id().size() > kMaxTextBytes) {
+      info.capability().size() > kMaxTextBytes || info.version().size() > kMaxTextBytes ||
+      info.job_id().size() > kMaxTextBytes) {
     return absl::InvalidArgumentError("a worker's device, version or job is too long");
   }
   if (info.memory_limit_bytes() <= 0 || info.threads() < 1 || info.threads() > 4096) {
@@ -46,6 +50,33 @@ absl::Status CheckInfo(const v1::WorkerInfo& info) {
   }
   if (!info.has_sim()) return absl::OkStatus();
   return Annotate(CheckSim(info.sim()), absl::StrCat("worker ", info.name()));
+}
+
+absl::Status CheckStanding(const v1::StageStanding& standing) {
+  if (!standing.job_id().empty() && standing.job_id().size() <= kMaxTextBytes &&
+      standing.generation() > 0 && standing.stage() >= 0 && standing.step() >= 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a standing stage needs a job, a generation and a step");
+}
+
+absl::Status CheckHeld(const v1::RegisterWorkerRequest& request) {
+  if (request.held_size() > RegistryServiceImpl::kMaxHeldSlices) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker holds ", request.held_size(), " slices; at most ",
+                     RegistryServiceImpl::kMaxHeldSlices, " are heard of"));
+  }
+  for (const v1::HeldSlice& held : request.held()) {
+    if (held.job_id().size() > kMaxNameBytes || held.step() < 0 || !IsSha256(held.sha256())) {
+      return absl::InvalidArgumentError("a held slice needs a job, a step and a SHA-256");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string RandomName() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x%08x%08x", device(), device(), device(), device());
 }
 
 void ReadClock(v1::ClockReading* clock) {
@@ -60,15 +91,37 @@ grpc::Status RegistryServiceImpl::Answer(const char* method, const absl::Status&
   return ToGrpc(status);
 }
 
-absl::Status RegistryServiceImpl::Register(const v1::WorkerInfo& info) {
+RegistryServiceImpl::RegistryServiceImpl(Registry* registry, JobDriver* driver, Metrics* metrics,
+                                         Lease lease)
+    : registry_(registry),
+      driver_(driver),
+      metrics_(metrics),
+      lease_(lease),
+      process_(RandomName()) {}
+
+absl::Status RegistryServiceImpl::Register(const v1::RegisterWorkerRequest& request) {
+  const v1::WorkerInfo& info = request.worker();
   HEADRACE_RETURN_IF_ERROR(CheckInfo(info));
-  HEADRACE_ASSIGN_OR_RETURN(const std::vector<LostWorker> replaced, registry_->Register(info));
+  HEADRACE_RETURN_IF_ERROR(CheckHeld(request));
+  WorkerJoined joined{info};
+  if (request.has_standing()) {
+    HEADRACE_RETURN_IF_ERROR(CheckStanding(request.standing()));
+    joined.standing = request.standing();
+  }
+  joined.held.assign(request.held().begin(), request.held().end());
+  HEADRACE_ASSIGN_OR_RETURN(const std::vector<LostWorker> replaced,
+                            registry_->Register(info, joined.standing));
   for (const LostWorker& lost : replaced) {
     HEADRACE_RETURN_IF_ERROR(driver_->Post(WorkerLost{lost.name, lost.instance, lost.reason}, 0));
   }
+  std::string more;
+  if (joined.standing) {
+    more = absl::StrCat(", serves stage ", joined.standing->stage(), " of ",
+                        joined.standing->job_id(), " at step ", joined.standing->step());
+  }
   LogInfo(absl::StrCat("worker ", info.name(), " joined: ", info.address(), ", ", info.threads(),
-                       " threads, ", FormatBytes(info.memory_limit_bytes())));
-  return driver_->Post(WorkerJoined{info}, static_cast<int64_t>(info.ByteSizeLong()));
+                       " threads, ", FormatBytes(info.memory_limit_bytes()), more));
+  return driver_->Post(std::move(joined), static_cast<int64_t>(request.ByteSizeLong()));
 }
 
 grpc::Status RegistryServiceImpl::RegisterWorker(grpc::ServerContext*,
@@ -76,8 +129,9 @@ grpc::Status RegistryServiceImpl::RegisterWorker(grpc::ServerContext*,
                                                  v1::RegisterWorkerResponse* response) {
   response->set_heartbeat_ms(absl::ToInt64Milliseconds(lease_.heartbeat));
   response->set_lease_ms(absl::ToInt64Milliseconds(lease_.lease));
+  response->set_coordinator(process_);
   ReadClock(response->mutable_clock());
-  return Answer("RegisterWorker", Register(request->worker()));
+  return Answer("RegisterWorker", Register(*request));
 }
 
 absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
@@ -88,15 +142,17 @@ absl::Status RegistryServiceImpl::Beat(const v1::HeartbeatRequest& request,
     LogInfo(absl::StrCat("worker ", left.name, " left"));
     return driver_->Post(WorkerLost{left.name, left.instance, left.reason}, 0);
   }
-  HEADRACE_ASSIGN_OR_RETURN(const Registry::Answer answer,
-                            registry_->Heartbeat(request.worker(), request.instance(),
-                                                 request.job_id(), request.generation()));
+  HEADRACE_ASSIGN_OR_RETURN(
+      const Registry::Answer answer,
+      registry_->Heartbeat(request.worker(), request.instance(), request.job_id(),
+                           request.generation(), request.draining()));
   response->set_stop_stage(answer.stop);
+  for (const v1::SliceLimit& limit : answer.drop) *response->add_drop() = limit;
   response->set_next_ms(absl::ToInt64Milliseconds(answer.pause));
   ReadClock(response->mutable_clock());
-  return driver_->Post(
-      WorkerBeat{request.worker(), request.instance(), request.job_id(), request.number()},
-      static_cast<int64_t>(request.ByteSizeLong()));
+  return driver_->Post(WorkerBeat{request.worker(), request.instance(), request.job_id(),
+                                  request.number(), request.draining()},
+                       static_cast<int64_t>(request.ByteSizeLong()));
 }
 
 grpc::Status RegistryServiceImpl::Heartbeat(grpc::ServerContext*,

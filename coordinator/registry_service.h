@@ -1,6 +1,8 @@
 // What workers call: register, heartbeat, report. Passes on; decides nothing.
 #pragma once
 
+#include <string>
+
 #include "coordinator/job_driver.h"
 #include "coordinator/metrics.h"
 #include "coordinator/registry.h"
@@ -15,8 +17,9 @@ class RegistryServiceImpl final : public v1::WorkerRegistryService::Service {
     absl::Duration heartbeat;
     absl::Duration lease;
   };
-  RegistryServiceImpl(Registry* registry, JobDriver* driver, Metrics* metrics, Lease lease)
-      : registry_(registry), driver_(driver), metrics_(metrics), lease_(lease) {}
+  static constexpr int kMaxHeldSlices = 65536;  // that a worker may name
+
+  RegistryServiceImpl(Registry* registry, JobDriver* driver, Metrics* metrics, Lease lease);
 
   grpc::Status RegisterWorker(grpc::ServerContext*, const v1::RegisterWorkerRequest* request,
                               v1::RegisterWorkerResponse* response) override;
@@ -26,7 +29,7 @@ class RegistryServiceImpl final : public v1::WorkerRegistryService::Service {
                             v1::ReportEventsResponse*) override;
 
  private:
-  absl::Status Register(const v1::WorkerInfo& info);
+  absl::Status Register(const v1::RegisterWorkerRequest& request);
   absl::Status Beat(const v1::HeartbeatRequest& request, v1::HeartbeatResponse* response);
   absl::Status Report(const v1::ReportEventsRequest& request);
   grpc::Status Answer(const char* method, const absl::Status& status);
@@ -35,6 +38,7 @@ class RegistryServiceImpl final : public v1::WorkerRegistryService::Service {
   JobDriver* const driver_;
   Metrics* const metrics_;
   const Lease lease_;
+  const std::string process_;  // this coordinator's: workers tell a new one by it
 };
 
 }  // namespace headrace

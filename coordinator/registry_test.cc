@@ -164,6 +164,64 @@ TEST_F(RegistryTest, ManyIdleWorkersBeatLessOftenForALongerLease) {
   ASSERT_EQ(registry_.Expire().size(), 1u);
 }
 
+// A stage that trained on while the coordinator was away is not told to end before somebody has
+// decided about it.
+TEST_F(RegistryTest, LetsAStandingStageBeUntilItIsDecided) {
+  v1::StageStanding standing;
+  standing.set_job_id("j1");
+  standing.set_generation(3);
+  for (const bool goes_on : {false, true}) {
+    ASSERT_TRUE(registry_.Register(Info("w0", "a"), standing).ok());
+    EXPECT_FALSE(registry_.Heartbeat("w0", "a", "j1", 3)->stop);
+    EXPECT_TRUE(registry_.Heartbeat("w0", "a", "j1", 2)->stop) << "that is not what it came with";
+    EXPECT_EQ(registry_.List()[0].job_id(), "") << "nobody has said that it serves";
+    registry_.SetServing("w0", "a", goes_on ? "j1" : "", goes_on ? 3 : 0);
+    EXPECT_EQ(registry_.Heartbeat("w0", "a", "j1", 3)->stop, !goes_on);
+  }
+}
+
+TEST_F(RegistryTest, AWorkerThatRegistersAgainKeepsWhatWasSaidOfIt) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  registry_.SetServing("w0", "a", "j1", 1);
+  registry_.SetCordoned("w0", "a", true);
+  registry_.DropSlices("w0", "j1", 7);
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  EXPECT_TRUE(registry_.List()[0].cordoned());
+  EXPECT_FALSE(registry_.Heartbeat("w0", "a", "j1", 1)->stop);
+  EXPECT_EQ(registry_.Heartbeat("w0", "a", "j1", 1)->drop.size(), 1u);
+}
+
+TEST_F(RegistryTest, ShowsWhoIsCordonedAndWhoDrains) {
+  v1::WorkerInfo info = Info("w0", "a");
+  info.set_cordoned(true);
+  ASSERT_TRUE(registry_.Register(info).ok());
+  EXPECT_FALSE(registry_.List()[0].cordoned()) << "a worker does not say so itself";
+  registry_.SetCordoned("w0", "b", true);
+  EXPECT_FALSE(registry_.List()[0].cordoned()) << "another process";
+  registry_.SetCordoned("w0", "a", true);
+  EXPECT_TRUE(registry_.List()[0].cordoned());
+  registry_.SetCordoned("w0", "a", false);
+  EXPECT_FALSE(registry_.List()[0].cordoned());
+  ASSERT_TRUE(registry_.Heartbeat("w0", "a", "", 0, /*draining=*/true).ok());
+  EXPECT_TRUE(registry_.List()[0].cordoned());
+}
+
+TEST_F(RegistryTest, SaysAFewTimesWhichSlicesAreOfNoUse) {
+  ASSERT_TRUE(registry_.Register(Info("w0", "a")).ok());
+  registry_.DropSlices("w0", "j1", 5);
+  registry_.DropSlices("w0", "j1", 7);
+  registry_.DropSlices("w0", "j2", 1);
+  registry_.DropSlices("w1", "j2", 1);
+  for (int i = 0; i < Registry::kDropAnswers; ++i) {
+    const auto answer = registry_.Heartbeat("w0", "a", "", 0);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ASSERT_EQ(answer->drop.size(), 2u) << i;
+    EXPECT_EQ(answer->drop[0].job_id(), "j1");
+    EXPECT_EQ(answer->drop[0].before_step(), 7);
+  }
+  EXPECT_TRUE(registry_.Heartbeat("w0", "a", "", 0)->drop.empty());
+}
+
 TEST_F(RegistryTest, BoundsHowManyThereAre) {
   for (int i = 0; i < Registry::kMaxWorkers; ++i) {
     ASSERT_TRUE(registry_.Register(Info("w" + std::to_string(i), "a")).ok());

@@ -22,13 +22,6 @@ CallEnded Describe(CallKind kind, const C& call) {
   return ended;
 }
 
-std::string AddressOf(const v1::StageAssignment& assignment, const std::string& worker) {
-  for (const v1::Peer& peer : assignment.peers()) {
-    if (peer.worker() == worker) return peer.address();
-  }
-  return "";
-}
-
 std::string ProfileKey(const std::string& worker, const std::string& instance,
                        const std::string& job_id) {
   return absl::StrJoin({worker, instance, job_id}, "/");
@@ -92,6 +85,15 @@ void StageCalls::Finish(const std::shared_ptr<OpenCall>& call) {
   open_.erase(call);
 }
 
+void StageCalls::Know(const std::string& worker, const std::string& instance,
+                      const std::string& address) {
+  absl::MutexLock lock(&mu_);
+  Worker& known = workers_[worker];
+  if (known.instance != instance || known.address != address) {
+    known = Worker{instance, address, nullptr};
+  }
+}
+
 void StageCalls::Profile(const ProfileCall& call) {
   CallEnded ended;
   ended.kind = CallKind::kProfile;
@@ -124,11 +126,6 @@ void StageCalls::Assign(const AssignCall& call) {
   ended.instance = call.instance;
   ended.job_id = assignment.job_id();
   ended.generation = assignment.generation();
-  {
-    absl::MutexLock lock(&mu_);
-    const auto channel = MakeChannel(AddressOf(assignment, call.worker), ChannelUse::kControl);
-    workers_[call.worker] = Worker{call.instance, v1::StageService::NewStub(channel)};
-  }
   v1::AssignStageRequest request;
   *request.mutable_assignment() = assignment;
   Call<v1::AssignStageRequest, v1::AssignStageResponse>(
@@ -143,6 +140,17 @@ void StageCalls::Start(const StartCall& call) {
   Call<v1::StartStageRequest, v1::StartStageResponse>(
       Describe(CallKind::kStart, call), StubOf(call.worker, call.instance), std::move(request),
       kStartTime, [](auto* async, auto... arguments) { async->StartStage(arguments...); });
+}
+
+void StageCalls::Control(const ControlCall& call) {
+  v1::ControlStageRequest request;
+  request.set_job_id(call.job_id);
+  request.set_generation(call.generation);
+  request.set_checkpoint(call.checkpoint);
+  request.set_leave(call.leave);
+  Call<v1::ControlStageRequest, v1::ControlStageResponse>(
+      Describe(CallKind::kControl, call), StubOf(call.worker, call.instance), std::move(request),
+      kControlTime, [](auto* async, auto... arguments) { async->ControlStage(arguments...); });
 }
 
 void StageCalls::Stop(const StopCall& call) {
@@ -165,7 +173,12 @@ std::shared_ptr<v1::StageService::Stub> StageCalls::StubOf(const std::string& wo
                                                            const std::string& instance) {
   absl::MutexLock lock(&mu_);
   const auto it = workers_.find(worker);
-  return it != workers_.end() && it->second.instance == instance ? it->second.stub : nullptr;
+  if (it == workers_.end() || it->second.instance != instance) return nullptr;
+  if (it->second.stub == nullptr) {
+    const auto channel = MakeChannel(it->second.address, ChannelUse::kControl);
+    it->second.stub = v1::StageService::NewStub(channel);
+  }
+  return it->second.stub;
 }
 
 }  // namespace headrace

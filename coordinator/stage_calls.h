@@ -1,5 +1,5 @@
-// RPCs to workers: ProfileLayers, AssignStage, StartStage, StopStage. Each has a deadline, none
-// blocks its caller, and each ends in exactly one CallEnded.
+// RPCs to workers: ProfileLayers, AssignStage, StartStage, ControlStage, StopStage. Each has a
+// deadline, none blocks its caller, and each ends in exactly one CallEnded.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,6 +23,7 @@ class StageCalls {
  public:
   static constexpr absl::Duration kAssignTime = absl::Seconds(3);
   static constexpr absl::Duration kStartTime = absl::Seconds(3);
+  static constexpr absl::Duration kControlTime = absl::Seconds(3);
   static constexpr absl::Duration kStopTime = absl::Seconds(1);
   // Beyond Profiling::kBudget, for what a worker misjudged.
   static constexpr absl::Duration kProfileTime = absl::Seconds(15);
@@ -32,12 +33,14 @@ class StageCalls {
   // Cancels what is under way and waits for it.
   ~StageCalls();
 
+  // Where a worker is. The calls below to one that is not known end at once, with UNAVAILABLE.
+  void Know(const std::string& worker, const std::string& instance, const std::string& address);
   void Profile(const ProfileCall& call);
   // The call ends with CANCELLED, at once; the worker stops at its next pause.
   void CancelProfile(const headrace::CancelProfile& cancel);
-  // Also remembers where the worker is, for the other two.
   void Assign(const AssignCall& call);
   void Start(const StartCall& call);
+  void Control(const ControlCall& call);
   void Stop(const StopCall& call);
   // The worker is gone.
   void Forget(const std::string& worker, const std::string& instance);
@@ -45,8 +48,9 @@ class StageCalls {
  private:
   struct Worker {
     std::string instance;
+    std::string address;
     // shared_ptr: a call under way keeps its stub although the worker is forgotten.
-    std::shared_ptr<v1::StageService::Stub> stub;
+    std::shared_ptr<v1::StageService::Stub> stub;  // from its first call on
   };
   std::shared_ptr<v1::StageService::Stub> StubOf(const std::string& worker,
                                                  const std::string& instance);

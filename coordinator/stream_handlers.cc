@@ -12,6 +12,7 @@
 #include "common/grpc_status.h"
 #include "common/status.h"
 #include "coordinator/coordinator_service.h"
+#include "coordinator/job_view.h"
 #include "plan/model.h"
 
 namespace headrace {
@@ -55,7 +56,7 @@ class WatchStream {
     if (HasEnded(stored.job.state())) HEADRACE_RETURN_IF_ERROR(CatchUp());
     v1::WatchJobResponse response;
     *response.mutable_job() = std::move(stored.job);
-    response.mutable_job()->clear_flight_records();
+    TrimForWatcher(response.mutable_job());
     HEADRACE_RETURN_IF_ERROR(Send(response));
     return HasEnded(response.job().state());
   }
@@ -65,7 +66,7 @@ class WatchStream {
     HEADRACE_ASSIGN_OR_RETURN(StoredJob stored, jobs_->LoadJob(job_id_));
     v1::WatchJobResponse response;
     *response.mutable_job() = std::move(stored.job);
-    response.mutable_job()->clear_flight_records();
+    TrimForWatcher(response.mutable_job());
     return Send(response);
   }
 
@@ -241,6 +242,8 @@ grpc::Status CoordinatorServiceImpl::StatBlob(grpc::ServerContext*,
                                               v1::StatBlobResponse* response) {
   const absl::StatusOr<BlobStat> stat = parts_.store->blobs().Stat(request->sha256());
   if (stat.ok()) {
+    // Whoever asks may be about to use it.
+    if (stat->complete) parts_.store->blobs().Touch(request->sha256()).IgnoreError();
     response->set_complete(stat->complete);
     response->set_size_bytes(stat->size_bytes);
   }
