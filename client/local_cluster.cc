@@ -176,7 +176,8 @@ absl::Status LocalCluster::StartWorkers() {
         "--name",        name,
         "--listen",      WorkerListen(name),
         "--data-dir",    state_.worker_data(name),
-        "--threads",     absl::StrCat(options_.threads_per_worker)};
+        "--threads",     absl::StrCat(options_.threads_per_worker),
+        "--drain-time",  "0"};  // they end together: nobody is left to hand over to
     if (!options_.device.empty()) {
       arguments.push_back("--device");
       arguments.push_back(options_.device);

@@ -7,7 +7,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+
+#include "absl/time/clock.h"
 
 namespace headrace {
 namespace {
@@ -44,6 +47,16 @@ int WaitForSignal() {
   while (sigwait(&set, &signal_number) == EINTR) {
   }
   return signal_number;
+}
+
+bool SignalComes(absl::Duration timeout) {
+  const sigset_t set = EndingSignals();
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    const timespec left = absl::ToTimespec(std::max(absl::ZeroDuration(), deadline - absl::Now()));
+    if (sigtimedwait(&set, nullptr, &left) > 0) return true;
+    if (errno != EINTR) return false;
+  }
 }
 
 void DieWithParent() {

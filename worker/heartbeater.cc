@@ -71,10 +71,7 @@ bool Heartbeater::Register() {
     const std::string complaint = absl::StrCat("cannot register: ", std::string(status.message()));
     if (complaint != last_complaint) LogWarning(complaint);
     last_complaint = complaint;
-    if (!lost_told_ && absl::Now() - answered_ > lease_) {
-      lost_told_ = true;
-      callbacks_.lost(absl::Now() - answered_);
-    }
+    TellAway(lease_, status);
     if (!cancellation_.Pause(kRegisterEvery)) return false;
   }
 }
@@ -82,19 +79,23 @@ bool Heartbeater::Register() {
 absl::Status Heartbeater::RegisterOnce() {
   v1::RegisterWorkerRequest request;
   *request.mutable_worker() = self_;
+  if (callbacks_.registering && !callbacks_.registering(&request)) {
+    return absl::UnavailableError("a report is still on its way");
+  }
   v1::RegisterWorkerResponse response;
   const int64_t asked_ns = SteadyNanos();
   const absl::Status status = Call(kRegisterTime, [&](grpc::ClientContext* context) {
     return stub_->RegisterWorker(context, request, &response);
   });
   if (!status.ok()) return status;
+  if (callbacks_.registered) callbacks_.registered(response.coordinator());
   TellClock(response.clock(), asked_ns);
   heartbeat_ =
       absl::Milliseconds(std::clamp(response.heartbeat_ms(), kMinHeartbeatMs, kMaxHeartbeatMs));
   lease_ = std::max(2 * heartbeat_, absl::Milliseconds(std::min(response.lease_ms(), kMaxLeaseMs)));
   pause_ = heartbeat_;
   answered_ = absl::Now();
-  lost_told_ = false;
+  away_logged_ = false;
   return status;
 }
 
@@ -105,22 +106,26 @@ bool Heartbeater::Beat() {
     pause = status.ok() ? pause_ : heartbeat_;
     if (status.ok()) {
       answered_ = absl::Now();
-      lost_told_ = false;
+      away_logged_ = false;
       continue;
     }
     if (absl::IsNotFound(status)) {
       LogWarning("the coordinator does not know this worker; registering again");
       return true;
     }
-    const absl::Duration silence = absl::Now() - answered_;
-    if (silence > lease_ + (pause_ - heartbeat_) && !lost_told_) {
-      lost_told_ = true;
-      LogWarning(absl::StrCat("no heartbeat answered for ", absl::FormatDuration(silence), ": ",
-                              std::string(status.message())));
-      callbacks_.lost(silence);
-    }
+    TellAway(lease_ + (pause_ - heartbeat_), status);
   }
   return false;
+}
+
+void Heartbeater::TellAway(absl::Duration lease, const absl::Status& status) {
+  const absl::Duration silence = absl::Now() - answered_;
+  if (silence <= lease) return;
+  if (!std::exchange(away_logged_, true)) {
+    LogWarning(absl::StrCat("no answer of the coordinator for ", absl::FormatDuration(silence),
+                            ": ", std::string(status.message())));
+  }
+  callbacks_.away(silence);
 }
 
 absl::Status Heartbeater::BeatOnce() {
@@ -138,6 +143,9 @@ absl::Status Heartbeater::BeatOnce() {
   TellClock(response.clock(), asked_ns);
   const absl::Duration told = absl::Milliseconds(std::min(response.next_ms(), kMaxHeartbeatMs));
   pause_ = std::max(heartbeat_, told);
+  for (const v1::SliceLimit& limit : response.drop()) {
+    if (callbacks_.drop) callbacks_.drop(limit);
+  }
   if (response.stop_stage() && !request.job_id().empty()) {
     callbacks_.stop_stage(request.job_id(), request.generation());
   }

@@ -1,13 +1,14 @@
 // Keeps this worker known to the coordinator: registers it, renews its lease as often as each
 // answer says (where many workers serve nothing, less often), registers again when the coordinator
-// has forgotten it (NOT_FOUND), and says when the coordinator has been gone for longer than a
-// lease.
+// has forgotten it or is another process (NOT_FOUND), and says, for as long as it lasts, that the
+// coordinator has been gone for longer than a lease.
 //
 //              ┌──────────── NOT_FOUND ────────────┐
 //              ▼                                   │
-//   ──▶ registering ── registered ──▶ beating ─────┤
-//              ▲                                   │
-//              └─ no answer for a lease: on_lost ──┘
+//   ──▶ registering ── registered ──▶ beating ─────┘
+//          │   ▲                       │   ▲
+//          └───┴─ no answer for more ──┴───┘
+//                 than a lease: away
 //
 // Owns one thread, which makes all calls and callbacks.
 #pragma once
@@ -25,6 +26,11 @@
 namespace headrace {
 
 struct HeartbeaterCallbacks {
+  // Before each try to register: fills in what this worker serves and holds. False: not now, it is
+  // asked again soon. May be empty.
+  std::function<bool(v1::RegisterWorkerRequest* request)> registering;
+  // It has registered, with this process of the coordinator. May be empty.
+  std::function<void(const std::string& coordinator)> registered;
   // Fills in what this worker serves, and the heartbeat's number.
   std::function<void(v1::HeartbeatRequest* request)> current;
   // What an answered call said of the coordinator's clock, and when it was made and answered on
@@ -32,8 +38,11 @@ struct HeartbeaterCallbacks {
   std::function<void(const v1::ClockReading& reading, int64_t asked_ns, int64_t heard_ns)> clock;
   // The coordinator says that this stage belongs to no living generation.
   std::function<void(const std::string& job_id, int64_t generation)> stop_stage;
-  // No beat was answered for `silence`, more than a lease. Called once each time that happens.
-  std::function<void(absl::Duration silence)> lost;
+  // Slices of a job that are of no use any more. May be empty.
+  std::function<void(const v1::SliceLimit& limit)> drop;
+  // Nothing was answered for `silence`, more than a lease. Called again after each further try,
+  // some twice a second, until there is an answer.
+  std::function<void(absl::Duration silence)> away;
   // Registration was refused for good (a bad request, or a living worker of the same name for
   // longer than any lease): the program should end. The thread ends after this.
   std::function<void(const absl::Status& why)> refused;
@@ -68,6 +77,8 @@ class Heartbeater {
   // Makes one call that ends by `timeout` or with the object.
   absl::Status Call(absl::Duration timeout,
                     const std::function<grpc::Status(grpc::ClientContext*)>& call);
+  // After a try without an answer. `lease`: as the last answer left it.
+  void TellAway(absl::Duration lease, const absl::Status& status);
   void TellClock(const v1::ClockReading& reading, int64_t asked_ns);
 
   v1::WorkerRegistryService::StubInterface* const stub_;
@@ -79,8 +90,8 @@ class Heartbeater {
   absl::Duration lease_ = absl::Seconds(2);
   absl::Duration pause_;  // until the next heartbeat, as the last answer said; the lease is longer
                           // by what it is above heartbeat_
-  absl::Time answered_;    // last time the coordinator answered
-  bool lost_told_ = true;  // nothing to lose before the first registration
+  absl::Time answered_ = absl::InfiniteFuture();  // last time the coordinator answered; not yet
+  bool away_logged_ = false;
 
   Cancellation cancellation_;
   std::thread thread_;

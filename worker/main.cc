@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <climits>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 
@@ -31,57 +31,29 @@
 #include "worker/backend/cpu/measure.h"
 #include "worker/backend/cuda_probe.h"
 #include "worker/backend/device.h"
+#include "worker/checkpoint/slice_store.h"
 #include "worker/clock_alignment.h"
 #include "worker/device_speed.h"
 #include "worker/heartbeater.h"
 #include "worker/layer_profiler.h"
 #include "worker/service.h"
 #include "worker/sim/sim_clock.h"
+#include "worker/worker_flags.h"
 
 namespace headrace {
 namespace {
 
 constexpr int kExitUsage = 2;
 constexpr int kExitDeviceLost = 6;
-constexpr char kDeviceHelp[] =
-    "auto (a CUDA device if there is one that can be computed on), cpu, cuda or cuda:N, or "
-    "sim:KEY=VALUE,… for a device that takes declared time instead of computing: "
-    "action=20ms (or forward=, recompute=, backward=) or flops=10T; memory=16GiB; link=1Gbit/s "
-    "and latency=1ms, without which tensors really travel. Only jobs submitted with --simulate "
-    "run on such workers";
 // Of what is available: of a host's memory, which others use too, and of what is free on a device.
 constexpr double kDefaultMemoryShare = 0.8;
 constexpr double kDefaultDeviceShare = 0.9;
 // Of the host's memory, that may be pinned beside a device's.
 constexpr double kStagingShare = 0.5;
+constexpr absl::Duration kLookForHandover = absl::Milliseconds(20);
 constexpr absl::Duration kEndStageTime = absl::Milliseconds(800);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(1200);
 constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(200);
-
-struct Flags {
-  std::string coordinator, name, listen = "0.0.0.0:0", advertise, device = "auto", memory_limit,
-                                 link, data_dir, metrics;
-  int threads = 1;
-  int64_t memory_bytes = 0;  // memory_limit, read; 0: not given
-  double memory_share = 0;   // 0: not given
-  std::optional<v1::SimDevice> sim;
-  LinkSpeed link_speed;  // link, read
-  bool die_with_parent = false, probe = false;
-};
-
-std::string DefaultName() {
-  char host[HOST_NAME_MAX + 1] = "worker";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(host, "-", getpid());
-}
-
-std::string DefaultDataDir(const std::string& name) {
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0') {
-    return absl::StrCat(state, "/headrace/workers/", name);
-  }
-  const char* home = std::getenv("HOME");
-  return absl::StrCat(home != nullptr ? home : "/tmp", "/.local/state/headrace/workers/", name);
-}
 
 // Two libraries with threads of their own that spin while they wait halve each other's speed, and
 // GNU OpenMP reads this once, before main.
@@ -94,106 +66,8 @@ void ReexecWithPassiveWaiting(char** argv) {
   LogWarning("cannot restart with OMP_WAIT_POLICY=passive; several threads may be slow");
 }
 
-void DefineFlags(CLI::App* app, Flags* flags) {
-  app->set_version_flag("--version", "headrace-worker " HEADRACE_VERSION);
-  app->add_option("--coordinator", flags->coordinator,
-                  "Address of the coordinator: host:port or unix:/path; required but for --probe")
-      ->type_name("ADDRESS");
-  app->add_option("--name", flags->name,
-                  "Name among the workers; default: host name and process id")
-      ->type_name("NAME");
-  app->add_option("--listen", flags->listen,
-                  "Address to serve at: host:port (port 0: any) or unix:/path")
-      ->capture_default_str()
-      ->type_name("ADDRESS");
-  app->add_option(
-         "--advertise", flags->advertise,
-         "Address others reach this worker at; default: --listen, or the local address towards "
-         "the coordinator, and for workers of this host a Unix socket of its own")
-      ->type_name("ADDRESS");
-  app->add_option("--device", flags->device, kDeviceHelp)
-      ->capture_default_str()
-      ->type_name("DEVICE");
-  app->add_option("--memory-limit", flags->memory_limit,
-                  "Most memory a stage may take, such as 8GiB; default: 80 % of what is available, of "
-                  "a CUDA device's free memory 90 %")
-      ->type_name("SIZE");
-  app->add_option("--memory-share", flags->memory_share,
-                  "Without --memory-limit: the share of what is available that a stage may take; "
-                  "for workers that share a machine or a device")
-      ->check(CLI::Range(0.001, 1.0))
-      ->type_name("SHARE");
-  app->add_option("--threads", flags->threads, "Threads that compute")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str()
-      ->type_name("N");
-  app->add_option(
-         "--link", flags->link,
-         "What its network link carries, for the planner: 1Gbit/s, or with its latency one "
-         "way: 1Gbit/s,1ms; default: 10Gbit/s,200us")
-      ->type_name("RATE[,LATENCY]");
-  app->add_option("--data-dir", flags->data_dir,
-                  "Folder for blobs; default: ~/.local/state/headrace/workers/NAME")
-      ->type_name("DIR");
-  app->add_option("--metrics", flags->metrics, "Serve Prometheus metrics at this host:port")
-      ->type_name("HOST:PORT");
-  app->add_flag("--die-with-parent", flags->die_with_parent, "End when the parent process ends");
-  app->add_flag("--probe", flags->probe,
-                "Print what there is to compute on, and why not more, and end");
-}
-
-absl::Status ReadDevice(Flags* flags) {
-  if (!IsSimFlag(flags->device)) return CheckDeviceName(flags->device);
-  HEADRACE_ASSIGN_OR_RETURN(const SimFlag sim, ParseSimFlag(flags->device));
-  if (sim.memory_bytes > 0 && flags->memory_bytes > 0) {
-    return absl::InvalidArgumentError(
-        "sim: memory= is given, and --memory-limit too; expected one");
-  }
-  if (sim.memory_bytes > 0) flags->memory_bytes = sim.memory_bytes;
-  if (flags->memory_bytes == 0) flags->memory_bytes = kDefaultSimMemoryBytes;
-  flags->sim = sim.device;
-  return absl::OkStatus();
-}
-
-// What is wrong with a flag, after CLI11's own checks.
-absl::Status CheckFlags(Flags* flags) {
-  if (flags->coordinator.empty()) {
-    return absl::InvalidArgumentError(
-        "--coordinator is required: expected host:port or unix:/path");
-  }
-  HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->coordinator), "--coordinator"));
-  HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->listen), "--listen"));
-  if (!flags->advertise.empty()) {
-    HEADRACE_RETURN_IF_ERROR(Annotate(CheckAddress(flags->advertise), "--advertise"));
-  }
-  if (!flags->metrics.empty()) {
-    HEADRACE_RETURN_IF_ERROR(Annotate(CheckTcpAddress(flags->metrics), "--metrics"));
-  }
-  if (flags->name.empty()) flags->name = DefaultName();
-  if (flags->name.size() > 128 || flags->name.find_first_of("/ \t\n") != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--name '", flags->name, "': expected at most 128 characters, no spaces or slashes"));
-  }
-  if (flags->data_dir.empty()) flags->data_dir = DefaultDataDir(flags->name);
-  if (!flags->link.empty()) {
-    const absl::StatusOr<LinkSpeed> link = ParseLinkSpeed(flags->link);
-    HEADRACE_RETURN_IF_ERROR(Annotate(link.status(), "--link"));
-    flags->link_speed = *link;
-  }
-  if (flags->memory_share > 0 && !flags->memory_limit.empty()) {
-    return absl::InvalidArgumentError(
-        "--memory-share is given, and --memory-limit too; expected one");
-  }
-  if (!flags->memory_limit.empty()) {
-    const absl::StatusOr<int64_t> bytes = ParseBytes(flags->memory_limit);
-    HEADRACE_RETURN_IF_ERROR(Annotate(bytes.status(), "--memory-limit"));
-    flags->memory_bytes = *bytes;
-  }
-  return Annotate(ReadDevice(flags), "--device");
-}
-
 // Of the device, what a stage may take.
-absl::StatusOr<int64_t> MemoryLimit(const Flags& flags, const DeviceInfo& device) {
+absl::StatusOr<int64_t> MemoryLimit(const WorkerFlags& flags, const DeviceInfo& device) {
   if (flags.memory_bytes == 0) {
     double share = device.kind == "cuda" ? kDefaultDeviceShare : kDefaultMemoryShare;
     if (flags.memory_share > 0) share = flags.memory_share;
@@ -208,7 +82,7 @@ absl::StatusOr<int64_t> MemoryLimit(const Flags& flags, const DeviceInfo& device
 }
 
 // All but the address, which is known once the server listens. `device` is that of a real worker.
-absl::StatusOr<v1::WorkerInfo> DescribeSelf(const Flags& flags, const DeviceInfo& device) {
+absl::StatusOr<v1::WorkerInfo> DescribeSelf(const WorkerFlags& flags, const DeviceInfo& device) {
   v1::WorkerInfo self;
   self.set_name(flags.name);
   self.set_threads(flags.threads);
@@ -254,28 +128,65 @@ struct Refusal {
     why.Update(reason);
     kill(getpid(), SIGTERM);
   }
+  bool none() {
+    absl::MutexLock lock(&mu);
+    return why.ok();
+  }
 };
 
-HeartbeaterCallbacks MakeCallbacks(const Flags& flags, WorkerService* service,
-                                   ClockAlignment* clock, Refusal* refusal) {
+HeartbeaterCallbacks MakeCallbacks(const WorkerFlags& flags, WorkerService* service,
+                                   Reporter* reporter, ClockAlignment* clock,
+                                   std::atomic<bool>* away, Refusal* refusal) {
   HeartbeaterCallbacks callbacks;
-  callbacks.clock = [clock](const v1::ClockReading& reading, int64_t asked_ns, int64_t heard_ns) {
+  callbacks.registering = [service, reporter](v1::RegisterWorkerRequest* request) {
+    if (!reporter->Hold()) return false;
+    service->Describe(request);
+    return true;
+  };
+  callbacks.registered = [reporter](const std::string& coordinator) {
+    reporter->Resume(coordinator);
+  };
+  callbacks.clock = [clock, away](const v1::ClockReading& reading, int64_t asked_ns,
+                                  int64_t heard_ns) {
     clock->Add(reading, asked_ns, heard_ns);
+    *away = false;
   };
   callbacks.current = [service](v1::HeartbeatRequest* request) { service->Describe(request); };
   callbacks.stop_stage = [service](const std::string& job_id, int64_t generation) {
     service->EndStage(job_id, generation);
   };
-  callbacks.lost = [service, coordinator = flags.coordinator](absl::Duration silence) {
-    service->EndAnyStage(absl::StrFormat("lost the coordinator at %s: no answer for %.1f s",
-                                         coordinator, absl::ToDoubleSeconds(silence)));
+  callbacks.drop = [service](const v1::SliceLimit& limit) { service->Drop(limit); };
+  callbacks.away = [service, away, address = flags.coordinator](absl::Duration silence) {
+    *away = true;
+    service->CoordinatorAway(address, silence);
   };
   callbacks.refused = [refusal](const absl::Status& why) { refusal->End(why); };
   return callbacks;
 }
 
-absl::Status Serve(const Flags& flags) {
+// Told to stop: waits until the coordinator, which hears of it with the next heartbeat, has moved
+// the stage away that is here. Ends before with the time for it, when there is no coordinator to do
+// it, or with another signal.
+void HandOver(const WorkerFlags& flags, WorkerService* service, const std::atomic<bool>& away) {
+  service->Drain();
+  if (!service->serving() || flags.drain_duration == absl::ZeroDuration()) return;
+  LogInfo(absl::StrCat("told to stop: handing the stage over, for at most ",
+                       absl::FormatDuration(flags.drain_duration),
+                       "; another signal ends it at once"));
+  const absl::Time deadline = absl::Now() + flags.drain_duration;
+  while (service->serving() && !away && absl::Now() < deadline) {
+    if (SignalComes(kLookForHandover)) return;
+  }
+  if (service->serving()) {
+    LogWarning(away ? "the coordinator is away: nobody takes the stage over"
+                    : "the stage was not taken over in time");
+  }
+}
+
+absl::Status Serve(const WorkerFlags& flags) {
   HEADRACE_RETURN_IF_ERROR(MakeDirectories(flags.data_dir));
+  HEADRACE_ASSIGN_OR_RETURN(const std::unique_ptr<SliceStore> slices,
+                            SliceStore::Open(absl::StrCat(flags.data_dir, "/snapshots")));
   HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<WorkerMetrics> created,
                             WorkerMetrics::Create(flags.metrics));
   // Never destroyed: the exposer's web server takes up to 2 s to stop, and the process ends anyway.
@@ -310,6 +221,7 @@ absl::Status Serve(const Flags& flags) {
         absl::StrCat("ending, so that a new process may open the device again: ", why)));
   };
   context.data_dir = flags.data_dir;
+  context.slices = slices.get();
   context.coordinator = blobs.get();
   context.reporter = &reporter;
   context.directory = &directory;
@@ -321,6 +233,7 @@ absl::Status Serve(const Flags& flags) {
   }
   ClockAlignment clock(SteadyClockName());
   context.clock = &clock;
+  std::atomic<bool> away = false;  // the coordinator
   WorkerService service(flags.name, context);
 
   grpc::EnableDefaultHealthCheckService(true);
@@ -348,9 +261,10 @@ absl::Status Serve(const Flags& flags) {
                 : absl::StrCat(self.device_name(), ", ",
                                static_cast<int64_t>(self.flops_per_second() / 1e9), " GFLOP/s")));
   {
-    const Heartbeater heartbeater(registry.get(), self,
-                                  MakeCallbacks(flags, &service, &clock, &refusal));
+    const Heartbeater heartbeater(
+        registry.get(), self, MakeCallbacks(flags, &service, &reporter, &clock, &away, &refusal));
     WaitForSignal();
+    if (refusal.none()) HandOver(flags, &service, away);
   }
   const absl::Time deadline = absl::Now() + kShutdownTime;
   const bool ended = service.Close("the worker was told to stop", absl::Now() + kEndStageTime);
@@ -386,8 +300,8 @@ int Probe(const std::string& device) {
   }
   std::cout << "--device " << device << " computes on: " << chosen->kind;
   if (!chosen->note.empty()) std::cout << " (" << chosen->note << ")";
-  std::cout << "\n" << chosen->kind << ": " << chosen->name << ", "
-            << FormatBytes(chosen->available_bytes)
+  std::cout << "\n"
+            << chosen->kind << ": " << chosen->name << ", " << FormatBytes(chosen->available_bytes)
             << (chosen->kind == "cuda" ? " free" : " available")
             << (chosen->bf16 ? ", multiplies bf16" : ", does not multiply bf16") << "\n";
   return 0;
@@ -398,8 +312,9 @@ int Main(int argc, char** argv) {
   TuneMalloc();
   BlockSignals();
   setenv("GRPC_VERBOSITY", "NONE", 0);  // what went wrong is in statuses
-  Flags flags;
+  WorkerFlags flags;
   CLI::App app("Serves stages of training jobs for a Headrace coordinator.", "headrace-worker");
+  app.set_version_flag("--version", "headrace-worker " HEADRACE_VERSION);
   DefineFlags(&app, &flags);
   try {
     app.parse(argc, argv);

@@ -43,6 +43,31 @@ struct WorkerMetrics::Series {
                                    .Help("1 while this worker serves a stage of a job, else 0.")
                                    .Register(*registry)
                                    .Add({});
+  prometheus::Family<prometheus::Counter>& snapshots =
+      prometheus::BuildCounter()
+          .Name("headrace_worker_snapshots_total")
+          .Help(
+              "Snapshots of the stage's state by where they got: disk (this worker's), neighbour, "
+              "store, or failed.")
+          .Register(*registry);
+  prometheus::Family<prometheus::Counter>& snapshot_seconds =
+      prometheus::BuildCounter()
+          .Name("headrace_worker_snapshot_seconds_total")
+          .Help(
+              "Time of snapshots: copy, while compute stood still; write, in the background until "
+              "they were where they got.")
+          .Register(*registry);
+  prometheus::Counter& slices_received =
+      prometheus::BuildCounter()
+          .Name("headrace_worker_slices_received_total")
+          .Help("Snapshots of a neighbour's stage that this worker took in.")
+          .Register(*registry)
+          .Add({});
+  prometheus::Gauge& held_bytes = prometheus::BuildGauge()
+                                      .Name("headrace_worker_held_bytes")
+                                      .Help("Bytes of snapshots on this worker's disk.")
+                                      .Register(*registry)
+                                      .Add({});
   std::unique_ptr<prometheus::Exposer> exposer;
 
   void AddSeconds(const char* kind, double value) {
@@ -91,6 +116,27 @@ void WorkerMetrics::MemoryInUse(const v1::MemoryBytes& bytes) {
 void WorkerMetrics::LinkBytes(int64_t sent, int64_t received) {
   series_->link_bytes.Add({{"direction", "sent"}}).Increment(static_cast<double>(sent));
   series_->link_bytes.Add({{"direction", "received"}}).Increment(static_cast<double>(received));
+}
+
+void WorkerMetrics::Snapshot(const v1::StageSnapshot& snapshot) {
+  const bool failed = !snapshot.failed().empty();
+  const char* const to = failed                       ? "failed"
+                         : snapshot.in_store()        ? "store"
+                         : !snapshot.holder().empty() ? "neighbour"
+                                                      : "disk";
+  series_->snapshots.Add({{"to", to}}).Increment();
+  if (failed) return;
+  // Compute stood still once, whichever ways the snapshot goes from there.
+  if (!snapshot.in_store() && snapshot.holder().empty()) {
+    series_->snapshot_seconds.Add({{"part", "copy"}}).Increment(std::max(0.0, snapshot.copy_s()));
+  }
+  series_->snapshot_seconds.Add({{"part", "write"}}).Increment(std::max(0.0, snapshot.write_s()));
+}
+
+void WorkerMetrics::SliceReceived() { series_->slices_received.Increment(); }
+
+void WorkerMetrics::HeldBytes(int64_t bytes) {
+  series_->held_bytes.Set(static_cast<double>(bytes));
 }
 
 void WorkerMetrics::Serving(bool stage) { series_->serving.Set(stage ? 1 : 0); }

@@ -23,6 +23,10 @@ class WorkerMetrics {
   void MemoryInUse(const v1::MemoryBytes& bytes);
   void LinkBytes(int64_t sent, int64_t received);  // since the last call
   void Serving(bool stage);
+  // What a stage reports of a snapshot: each way it went, or that it went nowhere.
+  void Snapshot(const v1::StageSnapshot& snapshot);
+  void SliceReceived();           // a neighbour's is kept here
+  void HeldBytes(int64_t bytes);  // of slices on this worker's disk, now
 
  private:
   WorkerMetrics();

@@ -1,6 +1,6 @@
 // StageService: what the coordinator and neighbours call. Checks requests, hands them to the one
-// StageRunner there is at a time, and never computes or touches disk on an RPC's thread.
-// StreamTensors comes from the transport.
+// StageRunner there is at a time, and never computes on an RPC's thread, nor touches the disk but
+// for slices (SliceServer). StreamTensors comes from the transport.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "headrace/v1/worker.grpc.pb.h"
+#include "worker/checkpoint/slice_server.h"
 #include "worker/stage_runner.h"
 #include "worker/transport/grpc_service.h"
 
@@ -42,12 +43,34 @@ class WorkerService final : public GrpcStageService {
   grpc::Status StopStage(grpc::ServerContext*, const v1::StopStageRequest* request,
                          v1::StopStageResponse* response) override;
 
-  // Fills in the job served now (an empty id: none) and the heartbeat's number.
+  // NOT_FOUND: no such stage here. INVALID_ARGUMENT: it is not stage 0.
+  grpc::Status ControlStage(grpc::ServerContext*, const v1::ControlStageRequest* request,
+                            v1::ControlStageResponse*) override;
+  // As SliceServer::Put.
+  grpc::Status PutSlice(grpc::ServerContext* context,
+                        grpc::ServerReader<v1::PutSliceRequest>* reader,
+                        v1::PutSliceResponse*) override;
+  // As SliceServer::Get.
+  grpc::Status GetSlice(grpc::ServerContext*, const v1::GetSliceRequest* request,
+                        grpc::ServerWriter<v1::GetSliceResponse>* writer) override;
+
+  // Fills in the job served now (an empty id: none), the heartbeat's number, and whether this
+  // worker is about to leave.
   void Describe(v1::HeartbeatRequest* request);
+  // Fills in what is served and which slices are held, for a coordinator that may know of neither.
+  void Describe(v1::RegisterWorkerRequest* request);
+  // Deletes slices of no use.
+  void Drop(const v1::SliceLimit& limit);
   // Ends the stage of this job and generation, if it is here; does not wait.
   void EndStage(const std::string& job_id, int64_t generation);
-  // Ends whatever stage is here with `fault` as its sentence; does not wait.
-  void EndAnyStage(const std::string& fault);
+  // The coordinator at this address has not answered for `silence`: ends the stage if that is
+  // longer than it may train on alone; does not wait.
+  void CoordinatorAway(const std::string& address, absl::Duration silence);
+  // This worker will leave: accepts no stage from now on, and its heartbeats ask for the one that
+  // is here to be moved away.
+  void Drain();
+  // Whether a stage is here.
+  bool serving() const;
   // For the end of the process: accepts no stage from now on, says it is busy, ends the stage or
   // the measurement that is here and waits for that until `deadline`. False: it is not gone, and
   // its fault was reported in its place.
@@ -55,6 +78,10 @@ class WorkerService final : public GrpcStageService {
 
  private:
   absl::Status ClaimProfiler();
+  // Why no stage is to come here; OK: none of these reasons.
+  absl::Status CheckOpen() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // The stage of this job and generation, if it is here and not done; else null.
+  std::shared_ptr<StageRunner> Serving(const std::string& job_id, int64_t generation) const;
   // Shared: an RPC may wait for a runner that another is about to replace.
   std::shared_ptr<StageRunner> current() const;
 
@@ -63,7 +90,8 @@ class WorkerService final : public GrpcStageService {
   mutable absl::Mutex mu_;
   std::shared_ptr<StageRunner> current_ ABSL_GUARDED_BY(mu_);  // the latest, maybe done
   uint64_t last_heartbeat_ ABSL_GUARDED_BY(mu_) = 0;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false, draining_ ABSL_GUARDED_BY(mu_) = false;
+  SliceServer slices_;
 };
 
 }  // namespace headrace

@@ -65,7 +65,10 @@ v1::StageStanding StageRunner::standing() const {
   return standing;
 }
 
-absl::Duration StageRunner::coordinator_timeout() const { return job_.coordinator_timeout; }
+absl::Duration StageRunner::coordinator_timeout() const {
+  absl::MutexLock lock(&mu_);
+  return started_ && !job_.generates ? job_.coordinator_timeout : absl::ZeroDuration();
+}
 
 void StageRunner::Stop(const std::string& fault) {
   std::shared_ptr<Outbox> outbox;

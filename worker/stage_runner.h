@@ -52,7 +52,7 @@ class StageRunner {
 
   // What it serves and the last step it has finished, for a coordinator that was away.
   v1::StageStanding standing() const;
-  // Trains on for so long while the coordinator is away.
+  // Trains on for so long while the coordinator is away; 0: it does not train, or not yet.
   absl::Duration coordinator_timeout() const;
 
   // Ends the stage wherever it is: waits are cancelled at once, compute ends after the action at

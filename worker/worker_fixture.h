@@ -19,6 +19,7 @@
 #include "common/sha256.h"
 #include "gtest/gtest.h"
 #include "tests/temp_dir.h"
+#include "worker/checkpoint/slice_store.h"
 #include "worker/pipeline/in_memory_pipeline.h"
 #include "worker/service.h"
 
@@ -144,6 +145,8 @@ class InProcessWorker {
     context.reporter = &reporter_;
     context.directory = &directory_;
     context.metrics = metrics_.get();
+    slices_ = *SliceStore::Open(context.data_dir + "/snapshots");
+    context.slices = slices_.get();
     if (measures) context.profiler = &profiler_;
     service_ = std::make_unique<WorkerService>(name, context);
     grpc::ServerBuilder builder;
@@ -172,6 +175,15 @@ class InProcessWorker {
     v1::StartStageResponse response;
     return service_->StartStage(nullptr, &request, &response);
   }
+  grpc::Status Control(const v1::StageAssignment& assignment, bool leave = false) {
+    v1::ControlStageRequest request;
+    request.set_job_id(assignment.job_id());
+    request.set_generation(assignment.generation());
+    request.set_checkpoint(true);
+    request.set_leave(leave);
+    v1::ControlStageResponse response;
+    return service_->ControlStage(nullptr, &request, &response);
+  }
   v1::FlightRecord Stop(const v1::StageAssignment& assignment) {
     return StopStage(assignment).flight_record();
   }
@@ -189,6 +201,13 @@ class InProcessWorker {
     return request;
   }
   std::string Current() { return Heartbeat().job_id(); }
+  v1::RegisterWorkerRequest Registration() {
+    v1::RegisterWorkerRequest request;
+    service_->Describe(&request);
+    return request;
+  }
+  WorkerService* service() { return service_.get(); }
+  SliceStore* slices() { return slices_.get(); }
   bool Close(const std::string& fault) { return service_->Close(fault, absl::Now() + kPatience); }
 
  private:
@@ -198,6 +217,7 @@ class InProcessWorker {
   std::unique_ptr<WorkerMetrics> metrics_;
   Reporter reporter_;
   StageDirectory directory_;
+  std::unique_ptr<SliceStore> slices_;
   LayerProfiler profiler_{{int64_t{1} << 30, 1}, 0};
   const std::string address_;
   std::unique_ptr<WorkerService> service_;

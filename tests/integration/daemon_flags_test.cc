@@ -54,6 +54,8 @@ TEST_F(DaemonFlagsTest, AWrongValueIsUsageAndNamesTheFlag) {
       {"headrace-worker", {"--coordinator", "h:1", "--metrics", "127.0.0.1:99999"}, "--metrics: "},
       {"headrace-worker", {"--coordinator", "h:1", "--metrics", "unix:/s"}, "--metrics: "},
       {"headrace-worker", {"--coordinator", "h:1", "--memory-limit", "much"}, "--memory-limit: "},
+      {"headrace-worker", {"--coordinator", "h:1", "--drain-time", "soon"}, "--drain-time: "},
+      {"headrace-worker", {"--coordinator", "h:1", "--drain-time", "-3s"}, "--drain-time: "},
       {"headrace-coordinator", {"--data-dir", "d", "--metrics", "127.0.0.1:x"}, "--metrics: "},
       {"headrace-coordinator", {"--data-dir", "d", "--listen", "7070"}, "--listen: "},
       {"headrace-coordinator", {}, "--data-dir is required"},
