@@ -50,7 +50,8 @@ SnapshotReports ReportsOf(const StageTraining::Parts& parts) {
   StageReports* const reports = parts.reports;
   const int stage = parts.job->stage();
   return {.snapshot =
-              [reports](v1::StageSnapshot snapshot) {
+              [reports, metrics = parts.context->metrics](v1::StageSnapshot snapshot) {
+                metrics->Snapshot(snapshot);
                 v1::StageEvent event;
                 *event.mutable_snapshot() = std::move(snapshot);
                 if (const absl::Status status = reports->Send(std::move(event)); !status.ok()) {
