@@ -9,7 +9,8 @@ namespace {
 
 constexpr double kDefaultEveryMinutes = 10;
 constexpr absl::Duration kReplicateEvery = absl::Seconds(10);
-constexpr int64_t kReplicatePause = 50;  // times what copying took
+// So many times what copying took, and what hashing and sending did: that takes a processor, too.
+constexpr int64_t kCopyPause = 50, kWritePause = 20;
 
 absl::Duration EveryOf(const v1::CheckpointSpec& spec) {
   const double minutes = spec.has_every_minutes() ? spec.every_minutes() : kDefaultEveryMinutes;
@@ -63,7 +64,8 @@ bool SnapshotSchedule::ReplicateIsDue(int64_t step, const SnapshotProgress& prog
                                       absl::Time now) const {
   if (spec_.replicate() == v1::REPLICATION_OFF || !progress.idle || step >= steps_) return false;
   if (spec_.replicate_every() > 0) return IsMultiple(step, spec_.replicate_every());
-  return now - last_snapshot_ >= std::max(kReplicateEvery, kReplicatePause * progress.copy);
+  return now - last_snapshot_ >=
+         std::max({kReplicateEvery, kCopyPause * progress.copy, kWritePause * progress.write});
 }
 
 }  // namespace headrace

@@ -3,9 +3,9 @@
 //
 //   checkpoint   after each step that is a multiple of every_steps, when every_minutes have passed
 //                since the last, or asked for
-//   replicate    after each multiple of replicate_every, or 10 s after the last snapshot of any
-//   kind,
-//                later where copying would take more than 2 % of the time
+//   replicate    after each multiple of replicate_every, or 10 s after the last snapshot; later
+//                where compute would stand still for more than 2 % of the time, or writing and
+//                sending go on for more than 5 %
 //   leave        asked for: a checkpoint, and then every stage ends
 //
 // A checkpoint that is due while the last one is not written yet waits for the first step after
@@ -30,6 +30,7 @@ struct SnapshotProgress {
   bool idle = true;              // nothing is being written
   bool takes_checkpoint = true;  // there is room in the queue for a checkpoint
   absl::Duration copy = {};      // compute stood still for the last one
+  absl::Duration write = {};     // from then until the last one was where it belongs
 };
 
 // Thread-safe.

@@ -78,6 +78,7 @@ TEST_F(SnapshotScheduleTest, SnapshotsForANeighbourComeAboutEveryTenSeconds) {
 TEST_F(SnapshotScheduleTest, SlowCopiesMakeThemRarer) {
   spec_.set_replicate(v1::REPLICATION_NEIGHBOUR);
   EXPECT_EQ(Run(7, absl::Seconds(10), {.copy = absl::Milliseconds(500)}), "--r--r-");
+  EXPECT_EQ(Run(7, absl::Seconds(10), {.write = absl::Seconds(1)}), "-r-r-r-");
 }
 
 TEST_F(SnapshotScheduleTest, SnapshotsForANeighbourByStepsNeverAfterTheLast) {

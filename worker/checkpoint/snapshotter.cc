@@ -40,6 +40,7 @@ SnapshotProgress Snapshotter::progress() const {
   const int64_t with_another = static_cast<int64_t>(queue_.size() + 1) * bytes_;
   progress.takes_checkpoint = !checkpoint_waits || with_another <= kSmallBytes;
   progress.copy = last_copy_;
+  progress.write = last_write_;
   return progress;
 }
 
@@ -116,6 +117,7 @@ bool Snapshotter::Next(Snapshot* snapshot) {
 
 void Snapshotter::Done(absl::Status status) {
   absl::MutexLock lock(&mu_);
+  last_write_ = absl::Now() - queue_.front().copied;
   if (status.ok()) last_failure_.clear();
   if (queue_.front().checkpoint) last_checkpoint_ = std::move(status);
   queue_.pop_front();

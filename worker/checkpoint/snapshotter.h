@@ -108,7 +108,7 @@ class Snapshotter {
 
   mutable absl::Mutex mu_;
   std::deque<Snapshot> queue_ ABSL_GUARDED_BY(mu_);  // the first one is at work
-  absl::Duration last_copy_ ABSL_GUARDED_BY(mu_);
+  absl::Duration last_copy_ ABSL_GUARDED_BY(mu_), last_write_ ABSL_GUARDED_BY(mu_);
   absl::Status last_checkpoint_ ABSL_GUARDED_BY(mu_);
   std::string last_failure_ ABSL_GUARDED_BY(mu_);  // told in the log
   bool finishing_ ABSL_GUARDED_BY(mu_) = false;

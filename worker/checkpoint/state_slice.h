@@ -1,7 +1,9 @@
 // A stage's state after a step as a safetensors file: what training goes on from. Of each own
 // parameter, in layer order, its weight and what the optimizer keeps of it:
 //
-//   transformer.wte.weight   optimizer.m.transformer.wte.weight optimizer.v.transformer.wte.weight
+//   transformer.wte.weight
+//   optimizer.m.transformer.wte.weight
+//   optimizer.v.transformer.wte.weight
 //
 // and the step as metadata. Data and dropout are functions of seed and step, so that is all. The
 // stage that loads it looks for its tensors by name in the slices of all stages there were: their

@@ -1,5 +1,7 @@
 #include "worker/pipeline/spike_watch.h"
 
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace headrace {
@@ -21,9 +23,12 @@ TEST(SpikeWatchTest, SaysNothingOfTheFirstSteps) {
 }
 
 TEST(SpikeWatchTest, ForgetsAllButTheLastTwenty) {
-  SpikeWatch watch(2, std::vector<double>(7, 1000));
-  for (int i = 0; i < 20; ++i) watch.Add(1);
-  EXPECT_TRUE(watch.IsSpike(2.5));
+  std::vector<double> losses(20, 1);
+  losses[0] = 101;  // the mean is 6
+  SpikeWatch watch(2, losses);
+  EXPECT_FALSE(watch.IsSpike(11));
+  watch.Add(1);
+  EXPECT_TRUE(watch.IsSpike(11));
 }
 
 TEST(SpikeWatchTest, WithoutAFactorNothingIsASpike) {
