@@ -1,5 +1,7 @@
 #include "coordinator/blame.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -51,18 +53,25 @@ std::string Lost(const Fault& lost, const Fault* accuser, int64_t last_step) {
 
 }  // namespace
 
-std::string Verdict(const std::vector<Fault>& faults, const Stages& stages, int64_t last_step) {
-  if (const Fault* own = First(faults, FaultKind::kOwn)) return Said(*own);
+Root FindRoot(const std::vector<Fault>& faults, const Stages& stages, int64_t last_step) {
+  if (const Fault* own = First(faults, FaultKind::kOwn)) {
+    return {FaultKind::kOwn, own->worker, own->stage, Said(*own)};
+  }
+  const auto lost_root = [&](const Fault& lost, const Fault* accuser) {
+    return Root{FaultKind::kLost, lost.worker, lost.stage, Lost(lost, accuser, last_step)};
+  };
   const Fault* accusation = First(faults, FaultKind::kAccusation);
   if (const Fault* lost = First(faults, FaultKind::kLost)) {
     const Fault* accuser = FirstAccusationOf(faults, lost->worker);
-    return Lost(*lost, accuser != nullptr ? accuser : accusation, last_step);
+    return lost_root(*lost, accuser != nullptr ? accuser : accusation);
   }
-  if (accusation != nullptr) {
-    const Fault* silent = FirstSilent(faults, accusation->blamed);
-    return silent != nullptr ? Lost(*silent, accusation, last_step) : Said(*accusation);
+  if (accusation == nullptr) return lost_root(*First(faults, FaultKind::kSilent), nullptr);
+  if (const Fault* silent = FirstSilent(faults, accusation->blamed)) {
+    return lost_root(*silent, accusation);
   }
-  return Lost(*First(faults, FaultKind::kSilent), nullptr, last_step);
+  const auto blamed = std::find(stages.begin(), stages.end(), accusation->blamed);
+  return {FaultKind::kAccusation, accusation->blamed,
+          blamed != stages.end() ? blamed - stages.begin() : accusation->stage, Said(*accusation)};
 }
 
 bool RootIsKnown(const std::vector<Fault>& faults) {

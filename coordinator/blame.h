@@ -25,10 +25,18 @@ struct Fault {
   std::string blamed;  // accusation: whom
 };
 
+// Where it began.
+struct Root {
+  FaultKind kind = FaultKind::kOwn;  // kOwn, kLost, or kAccusation of a worker that is still there
+  std::string worker;  // who has the fault, is lost, is accused; empty: the coordinator
+  int64_t stage = 0;
+  std::string verdict;  // one sentence
+};
+
 // `stages[k]` is stage k's worker. `last_step` is the last one all stages finished.
 // `faults` in order of arrival, not empty.
-std::string Verdict(const std::vector<Fault>& faults, const std::vector<std::string>& stages,
-                    int64_t last_step);
+Root FindRoot(const std::vector<Fault>& faults, const std::vector<std::string>& stages,
+              int64_t last_step);
 
 // Whether waiting for more could not change the root: a fault of a stage's own or a lost worker is
 // known.

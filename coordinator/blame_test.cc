@@ -59,8 +59,21 @@ TEST(BlameTest, FindsTheRootAmongWhatWasSaid) {
       {"the coordinator's own", {Fault{FaultKind::kOwn, "", 0, "cannot save", ""}}, "cannot save"},
   };
   for (const Case& c : cases) {
-    EXPECT_EQ(Verdict(c.faults, kWorkers, 11), c.verdict) << c.name;
+    EXPECT_EQ(FindRoot(c.faults, kWorkers, 11).verdict, c.verdict) << c.name;
   }
+}
+
+TEST(BlameTest, TellsWhoseTheRootIs) {
+  const auto root = [](const std::vector<Fault>& faults) { return FindRoot(faults, kWorkers, 11); };
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Own(2, "disk full")}).worker, "w2");
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Own(2, "disk full")}).kind, FaultKind::kOwn);
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Lost(1, "reset")}).worker, "w1");
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Lost(1, "reset")}).kind, FaultKind::kLost);
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Silent(1, "busy")}).kind, FaultKind::kLost);
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting), Silent(2, "busy")}).kind, FaultKind::kAccusation);
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting)}).worker, "w1");
+  EXPECT_EQ(root({Accuses(0, 1, kWaiting)}).stage, 1);
+  EXPECT_EQ(root({Fault{FaultKind::kOwn, "", 0, "cannot save", ""}}).worker, "");
 }
 
 TEST(BlameTest, KnowsTheRootOnceSomeoneAdmitsOrIsLost) {

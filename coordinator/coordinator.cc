@@ -56,6 +56,7 @@ absl::Status Coordinator::Open() {
   parts.metrics = &metrics_;
   parts.traces = &traces_;
   parts.store_patience = options_.store_patience;
+  parts.lease = options_.lease;
   parts.guards = {&watches_, &blobs_, &generates_};
   HEADRACE_ASSIGN_OR_RETURN(driver_, JobDriver::Start(std::move(parts), options_.plan));
   if (!options_.metrics.empty()) HEADRACE_RETURN_IF_ERROR(metrics_.Serve(options_.metrics));

@@ -144,7 +144,10 @@ TEST_F(CoordinatorServiceTest, FailsWhatRanAndKeepsTheQueueOverARestart) {
   Start();
   const v1::Job job = AwaitEnd(*running);
   EXPECT_EQ(job.state(), v1::JOB_STATE_FAILED);
-  EXPECT_EQ(job.message(), "coordinator restarted while the job ran (step 2)");
+  EXPECT_EQ(
+      job.message(),
+      "worker w0 (stage 0) lost: it has not come back since the coordinator was restarted; the "
+      "last finished step is 2");
   EXPECT_EQ(Get(*queued).state(), v1::JOB_STATE_QUEUED);
   AddWorker("w0");
   EXPECT_EQ(AwaitEnd(*queued).state(), v1::JOB_STATE_DONE);

@@ -51,6 +51,7 @@ class JobDriver {
     TraceBuffer* traces = nullptr;
     std::vector<StreamGuard*> guards;  // swept as time passes
     absl::Duration store_patience = absl::Seconds(60);
+    absl::Duration lease = absl::Seconds(2);  // of workers
   };
   struct Answer {
     std::string job_id;   // a Cordon's: that is being moved away; empty: none

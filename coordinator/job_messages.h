@@ -232,7 +232,7 @@ struct KeepTrace {
 // Answers an event with a request.
 struct Reply {
   int64_t request = 0;
-  absl::Status status;
+  absl::Status status = absl::OkStatus();
   std::string job_id = {};
   std::string message = {};
   int64_t step = 0;

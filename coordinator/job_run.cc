@@ -1,11 +1,13 @@
-// Phases of a job and their ends; what stages report is in job_run_reports.cc.
+// Placing a job and ending it.
 #include "coordinator/job_run.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/step_ranges.h"
 #include "coordinator/store/job_store.h"
 
 namespace headrace {
@@ -14,6 +16,7 @@ namespace {
 constexpr char kSource[] = "coordinator";
 constexpr double kShortestWait_s = 60;
 constexpr double kStepsPerWait = 20;  // predicted steps one wait may take
+constexpr int kWaitsPerSilence = 10;  // waits without a finished step
 
 std::string Names(const std::vector<v1::WorkerInfo>& workers) {
   return absl::StrJoin(workers, ", ", [](std::string* text, const v1::WorkerInfo& worker) {
@@ -33,32 +36,30 @@ std::string HowCosted(const v1::Plan& plan) {
                                        : ", balanced by measured layers and FLOPs";
 }
 
-bool NobodyAnswers(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
-
-std::string CallName(CallKind kind) {
-  switch (kind) {
-    case CallKind::kAssign:
-      return "AssignStage";
-    case CallKind::kStart:
-      return "StartStage";
-    case CallKind::kStop:
-      return "StopStage";
-    case CallKind::kProfile:
-      return "ProfileLayers";
-    case CallKind::kControl:
-      return "ControlStage";
+std::string WhereFrom(const StateBook::Point& point, int64_t generation) {
+  if (point.step > 0) {
+    return absl::StrCat("; goes on after step ", point.step, ", from ",
+                        point.source == "checkpoint" ? "a checkpoint" : point.source);
   }
-  return "call";
+  return generation > 1 ? "; begins anew" : "";
 }
 
 }  // namespace
 
 JobRun::JobRun(v1::Job job, v1::JobOptions options)
-    : job_(std::move(job)), options_(std::move(options)) {}
+    : job_(std::move(job)),
+      options_(std::move(options)),
+      book_(job_.spec().checkpoint()),
+      recovery_(job_.spec().recovery().restart()) {
+  book_.Restore(job_.checkpoints());
+  for (const v1::StepRange& range : job_.skipped()) book_.LeaveOut(range);
+  for (const v1::StepResult& step : job_.steps()) history_.Add(step);
+  for (const v1::StepRange& range : job_.skipped()) history_.LeaveOut(range);
+  job_.clear_steps();
+}
 
-JobRun::JobRun(std::string job_id, const GenerateSubmitted& submitted) : generate_(submitted) {
+JobRun::JobRun(std::string job_id, const GenerateSubmitted& submitted)
+    : generate_(submitted), book_(v1::CheckpointSpec()), recovery_(v1::SWITCH_OFF) {
   job_.set_id(std::move(job_id));
   job_.set_name(submitted.trained.name());
   job_.set_state(v1::JOB_STATE_QUEUED);
@@ -67,7 +68,15 @@ JobRun::JobRun(std::string job_id, const GenerateSubmitted& submitted) : generat
 }
 
 bool JobRun::Active() const {
-  return phase_ == Phase::kPreparing || phase_ == Phase::kRunning || phase_ == Phase::kSaving;
+  return phase_ == Phase::kAdopting || phase_ == Phase::kPreparing || phase_ == Phase::kRunning ||
+         phase_ == Phase::kSaving;
+}
+
+bool JobRun::returns() const {
+  if (phase_ == Phase::kAdopting) return true;
+  if (phase_ != Phase::kCollecting || !cancel_reason_.empty() || for_good_) return false;
+  if (leave_.has_value()) return leave_->kind == LeaveKind::kMove;
+  return rollback_.has_value() || recovery_.restarts();
 }
 
 int64_t JobRun::StageOf(const std::string& worker) const {
@@ -77,15 +86,34 @@ int64_t JobRun::StageOf(const std::string& worker) const {
   return -1;
 }
 
+std::vector<v1::Placement> JobRun::Placement() const {
+  std::vector<v1::Placement> placement;
+  for (const Stage& stage : stages_) {
+    placement.emplace_back();
+    placement.back().set_worker(stage.worker);
+    placement.back().set_instance(stage.instance);
+  }
+  return placement;
+}
+
+int64_t JobRun::PointStep(const StateBook::Living& living) const {
+  return book_.Latest(living, std::numeric_limits<int64_t>::max()).step;
+}
+
 absl::Duration JobRun::WaitTimeout() const {
   const double asked_s = job_.spec().pipeline().wait_timeout_s();
   if (asked_s > 0) return absl::Seconds(asked_s);
   return absl::Seconds(std::max(kShortestWait_s, kStepsPerWait * job_.plan().step_s()));
 }
 
+absl::Duration JobRun::SilenceTime() const { return kWaitsPerSilence * WaitTimeout(); }
+
 void JobRun::Wait(const std::string& message, Turn turn) {
-  if (message == job_.message()) return;
-  SetState(v1::JOB_STATE_QUEUED, message, turn);
+  const std::string whole = recovers() && !job_.recoveries().empty()
+                                ? absl::StrCat(job_.recoveries().rbegin()->cause(), "; ", message)
+                                : message;
+  if (whole == job_.message()) return;
+  SetState(job_.state(), whole, turn);
   if (!message.empty()) Log(message, turn);
 }
 
@@ -111,26 +139,70 @@ v1::StageAssignment JobRun::Assignment(int64_t stage,
   if (generates()) {
     *assignment.mutable_weights() = generate_->trained.weights();
     *assignment.mutable_generate()->mutable_request() = generate_->generate;
+    return assignment;
   }
+  // Fewer than were asked for, if there are no more.
+  if (job_.spec().pipeline().stages() > 0) {
+    assignment.mutable_spec()->mutable_pipeline()->set_stages(job_.plan().stages());
+  }
+  assignment.set_start_step(point_.step);
+  for (const v1::WeightsSlice& slice : point_.slices) *assignment.add_weights() = slice;
+  *assignment.mutable_skipped() = job_.skipped();
+  for (const double loss : history_.RecentLosses(point_.step)) assignment.add_recent_losses(loss);
   return assignment;
 }
 
-void JobRun::Start(const v1::Plan& plan, const std::vector<v1::WorkerInfo>& workers, Turn turn) {
+void JobRun::SetStages(const google::protobuf::RepeatedPtrField<v1::Placement>& placement) {
+  stages_.clear();
+  for (const v1::Placement& each : placement) {
+    Stage& stage = stages_.emplace_back();
+    stage.worker = each.worker();
+    stage.instance = each.instance();
+    served_by_.insert(each.worker());
+  }
+}
+
+void JobRun::BeginGeneration(int64_t merged_step, Turn turn) {
+  merger_ = std::make_unique<StepMerger>(static_cast<int64_t>(stages_.size()), merged_step);
+  if (generates()) return;
+  stragglers_.emplace(job_.plan());
+  last_checkpoint_ = turn.now;
+  std::vector<std::string> workers;
+  for (const Stage& stage : stages_) workers.push_back(stage.worker);
+  book_.BeginGeneration(job_.generation(), job_.plan(), workers, simulates());
+}
+
+void JobRun::Start(const v1::Plan& plan, const std::vector<v1::WorkerInfo>& workers,
+                   const StateBook::Living& living, Turn turn) {
+  ForgetGeneration();
   *job_.mutable_plan() = plan;
   job_.set_generation(job_.generation() + 1);
-  job_.set_started_unix_s(absl::ToDoubleSeconds(turn.now - absl::UnixEpoch()));
-  stages_.clear();
+  if (job_.started_unix_s() == 0) job_.set_started_unix_s(UnixSeconds(turn.now));
+  job_.clear_placement();
   for (const v1::WorkerInfo& worker : workers) {
-    Stage& stage = stages_.emplace_back();
-    stage.worker = worker.name();
-    stage.instance = worker.instance();
+    v1::Placement* placement = job_.add_placement();
+    placement->set_worker(worker.name());
+    placement->set_instance(worker.instance());
   }
-  merger_ = std::make_unique<StepMerger>(static_cast<int64_t>(workers.size()));
+  SetStages(job_.placement());
+  if (!generates()) point_ = book_.Latest(living, std::numeric_limits<int64_t>::max());
+  BeginGeneration(point_.step, turn);
+  if (point_.step > job_.step()) {
+    Log(absl::StrCat("not all stages reported steps ", job_.step() + 1, " to ", point_.step), turn);
+    job_.set_step(point_.step);
+  }
+  if (recovering_) {
+    v1::Recovery* record = &*job_.mutable_recoveries()->rbegin();
+    record->set_generation(job_.generation());
+    record->set_planned_unix_s(UnixSeconds(turn.now));
+    record->set_from_step(point_.step);
+    record->set_source(point_.source);
+  }
   phase_ = Phase::kPreparing;
   deadline_ = turn.now + kPrepareTime;
   SetState(v1::JOB_STATE_PREPARING, "", turn);
   Log(absl::StrCat("placed on ", Names(workers), " (generation ", job_.generation(), ")",
-                   HowCosted(plan)),
+                   HowCosted(plan), WhereFrom(point_, job_.generation())),
       turn);
   for (size_t k = 0; k < workers.size(); ++k) {
     turn.out->push_back(AssignCall{workers[k].name(), workers[k].instance(),
@@ -138,185 +210,49 @@ void JobRun::Start(const v1::Plan& plan, const std::vector<v1::WorkerInfo>& work
   }
 }
 
+void JobRun::ForgetGeneration() {
+  job_.clear_links();
+  job_.clear_peak_memory();
+  job_.clear_weights();
+  job_.clear_weights_step();
+  job_.clear_weights_sha256();
+  job_.clear_flight_records();
+  point_ = StateBook::Point();
+  adopted_ = got_somewhere_ = all_left_ = bad_slice_ = for_good_ = false;
+  stop_reason_.clear();
+  control_ = Control();
+  leave_.reset();
+  rollback_.reset();
+  leave_step_.reset();
+  faults_.clear();
+}
+
 void JobRun::Fail(const std::string& message, Turn turn) {
   End(v1::JOB_STATE_FAILED, message, turn);
 }
 
 absl::Status JobRun::Cancel(const std::string& reason, Turn turn) {
-  if (phase_ == Phase::kQueued) {
+  if (phase_ == Phase::kQueued || phase_ == Phase::kPaused) {
     End(v1::JOB_STATE_CANCELLED, reason, turn);
     return absl::OkStatus();
   }
   if (phase_ == Phase::kCollecting && !cancel_reason_.empty()) return absl::OkStatus();
-  if (!Active() && phase_ != Phase::kHashing) {
+  const bool fails = phase_ == Phase::kCollecting && !returns() && !leave_.has_value();
+  if (ended() || fails) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", job_.id(), ended() ? " has ended" : " is failing already"));
   }
   cancel_reason_ = reason;
   Log(reason, turn);
-  // While the weights are hashed no worker serves this job any more.
   if (phase_ == Phase::kHashing) {
+    // No worker serves this job any more.
     End(v1::JOB_STATE_CANCELLED, reason, turn);
+  } else if (phase_ == Phase::kCollecting) {
+    MaybeConclude(turn);
   } else {
     Collect(turn);
   }
   return absl::OkStatus();
-}
-
-void JobRun::OnCallEnded(const CallEnded& call, Turn turn) {
-  const int64_t k = StageOf(call.worker);
-  if (k < 0 || call.generation != job_.generation()) return;
-  Stage& stage = stages_[k];
-  if (call.kind != CallKind::kStop) {
-    if (call.status.ok() || !(Active() || phase_ == Phase::kCollecting)) return;
-    const FaultKind kind = NobodyAnswers(call.status) ? FaultKind::kLost : FaultKind::kOwn;
-    AddFault(kind, k, absl::StrCat(CallName(call.kind), ": ", call.status.message()), "", turn);
-    return;
-  }
-  if (phase_ != Phase::kCollecting) return;
-  OnTrace(k, call.stop.trace(), turn);
-  if (call.status.ok() && stage.flight_record.entries().empty()) {
-    stage.flight_record = call.stop.flight_record();
-  }
-  if (!call.status.ok() && !stage.stopped) {
-    // Refused or reset: the process is gone. Too slow: it may only be busy.
-    const FaultKind kind = absl::IsUnavailable(call.status) ? FaultKind::kLost : FaultKind::kSilent;
-    faults_.push_back(Fault{kind, stage.worker, k, std::string(call.status.message()), ""});
-  }
-  stage.stopped = true;
-  MaybeConclude(turn);
-}
-
-void JobRun::OnWorkerLost(const std::string& worker, const std::string& reason, Turn turn) {
-  const int64_t k = StageOf(worker);
-  if (k < 0) return;
-  // What it had to give is in the store.
-  if (Active() && stages_[k].finished.has_value()) {
-    stages_[k].stopped = true;
-    return;
-  }
-  if (!Active() && phase_ != Phase::kCollecting) return;
-  stages_[k].stopped = true;
-  AddFault(FaultKind::kLost, k, reason, "", turn);
-}
-
-void JobRun::OnWorkerIdle(const std::string& worker, Turn turn) {
-  const int64_t k = StageOf(worker);
-  if (k < 0 || !Active() || stages_[k].finished.has_value()) return;
-  AddFault(FaultKind::kLost, k, "its heartbeats say that it serves no stage", "", turn);
-}
-
-void JobRun::OnStoreFailed(const absl::Status& status, Turn turn) {
-  if (!Active()) return;
-  // Nobody's but the coordinator's own.
-  faults_.push_back(Fault{FaultKind::kOwn, "", 0,
-                          absl::StrCat("the coordinator cannot save the job: ", status.message()),
-                          ""});
-  Collect(turn);
-}
-
-void JobRun::OnTime(Turn turn) {
-  if (turn.now < deadline_) return;
-  if (phase_ == Phase::kCollecting) {
-    for (size_t k = 0; k < stages_.size(); ++k) {
-      if (stages_[k].stopped) continue;
-      stages_[k].stopped = true;
-      faults_.push_back(Fault{FaultKind::kSilent, stages_[k].worker, static_cast<int64_t>(k),
-                              "StopStage: no answer", ""});
-    }
-    MaybeConclude(turn);
-    return;
-  }
-  if (!Active()) return;
-  // Whose turn it was, as far as can be told from here.
-  size_t late = 0;
-  while (late + 1 < stages_.size() &&
-         (phase_ == Phase::kPreparing ? stages_[late].ready : stages_[late].finished.has_value())) {
-    ++late;
-  }
-  const char* const what = phase_ == Phase::kPreparing ? "was not ready in time"
-                           : phase_ == Phase::kSaving  ? "did not finish saving in time"
-                                                       : "finished no step for too long";
-  OwnFault(static_cast<int64_t>(late),
-           absl::StrCat("worker ", stages_[late].worker, " (stage ", late, ") ", what,
-                        ", after step ", job_.step()),
-           turn);
-}
-
-void JobRun::AddFault(FaultKind kind, int64_t stage, std::string text, std::string blamed,
-                      Turn turn) {
-  faults_.push_back(Fault{kind, stages_[stage].worker, stage, std::move(text), std::move(blamed)});
-  if (phase_ == Phase::kCollecting) {
-    MaybeConclude(turn);
-  } else {
-    Collect(turn);
-  }
-}
-
-void JobRun::OwnFault(int64_t stage, std::string text, Turn turn) {
-  AddFault(FaultKind::kOwn, stage, std::move(text), "", turn);
-}
-
-void JobRun::Collect(Turn turn) {
-  phase_ = Phase::kCollecting;
-  deadline_ = turn.now + kCollectTime;
-  StopAll(cancel_reason_.empty() ? "the job has failed" : cancel_reason_, turn);
-  MaybeConclude(turn);
-}
-
-void JobRun::StopAll(const std::string& reason, Turn turn) {
-  for (const Stage& stage : stages_) {
-    if (stage.stopped) continue;
-    turn.out->push_back(
-        StopCall{stage.worker, stage.instance, job_.id(), job_.generation(), reason});
-  }
-}
-
-void JobRun::MaybeConclude(Turn turn) {
-  const bool all_stopped =
-      std::all_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.stopped; });
-  if (!all_stopped) return;
-  if (!cancel_reason_.empty()) {
-    End(v1::JOB_STATE_CANCELLED, cancel_reason_, turn);
-    return;
-  }
-  // Everyone has answered, but nobody has admitted to anything yet: its report may be on the way.
-  if (!RootIsKnown(faults_) && turn.now < deadline_) return;
-  AddWitness();
-  std::vector<std::string> workers;
-  for (size_t k = 0; k < stages_.size(); ++k) {
-    workers.push_back(stages_[k].worker);
-    v1::FlightRecord record = stages_[k].flight_record;
-    record.set_worker(stages_[k].worker);
-    record.set_stage(static_cast<int64_t>(k));
-    *job_.add_flight_records() = std::move(record);
-  }
-  End(v1::JOB_STATE_FAILED, Verdict(faults_, workers, job_.step()), turn);
-}
-
-void JobRun::AddWitness() {
-  const auto lost = std::find_if(faults_.begin(), faults_.end(),
-                                 [](const Fault& fault) { return fault.kind == FaultKind::kLost; });
-  const bool accused = std::any_of(faults_.begin(), faults_.end(), [](const Fault& fault) {
-    return fault.kind == FaultKind::kAccusation;
-  });
-  if (lost == faults_.end() || accused) return;
-  const std::string culprit = lost->worker;
-  // Its neighbours know best, the one it sends to first.
-  for (const int64_t k : {lost->stage + 1, lost->stage - 1}) {
-    if (k < 0 || k >= static_cast<int64_t>(stages_.size())) continue;
-    const auto& entries = stages_[k].flight_record.entries();
-    if (entries.empty()) continue;
-    // "04:53:56.123456 step 12, micro-batch 3: waiting for the gradient from stage 1 (worker w1)"
-    const std::string& last = *entries.rbegin();
-    const size_t step = last.find(" step ");
-    if (step == std::string::npos) continue;
-    faults_.push_back(Fault{FaultKind::kAccusation, stages_[k].worker, k,
-                            absl::StrCat("worker ", stages_[k].worker, " (stage ", k, ") was at ",
-                                         last.substr(step + 1)),
-                            culprit});
-    return;
-  }
 }
 
 void JobRun::SetState(v1::JobState state, const std::string& message, Turn turn) {
@@ -335,11 +271,16 @@ void JobRun::End(v1::JobState state, const std::string& message, Turn turn) {
     turn.out->push_back(EndGenerate{generate_->request, status});
     return;
   }
-  job_.set_ended_unix_s(absl::ToDoubleSeconds(turn.now - absl::UnixEpoch()));
+  job_.clear_placement();
+  job_.set_ended_unix_s(UnixSeconds(turn.now));
   std::string line = ShortName(state);
   if (!message.empty()) absl::StrAppend(&line, ": ", message);
   Log(line, turn);
   SetState(state, message, turn);
+  // Others may be resumed.
+  if (state != v1::JOB_STATE_DONE || !has_slices_) return;
+  turn.out->push_back(DropSlices{
+      job_.id(), std::numeric_limits<int64_t>::max(), {served_by_.begin(), served_by_.end()}});
 }
 
 void JobRun::Save(Turn turn) {
@@ -357,7 +298,7 @@ void JobRun::Log(const std::string& source, const std::string& text, double unix
 }
 
 void JobRun::Log(const std::string& text, Turn turn) {
-  Log(kSource, text, absl::ToDoubleSeconds(turn.now - absl::UnixEpoch()), turn);
+  Log(kSource, text, UnixSeconds(turn.now), turn);
 }
 
 }  // namespace headrace

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/sha256.h"
 #include "coordinator/job_run.h"
+#include "coordinator/step_ranges.h"
 
 namespace headrace {
 namespace {
 
-constexpr int kWaitsPerSilence = 10;  // waits without a finished step
 constexpr size_t kMaxLineBytes = 4096;
 constexpr int kMaxRecordEntries = 4096;
 constexpr int kMaxLinksPerStage = 3;  // to both neighbours, and between both ends
@@ -33,6 +33,11 @@ void JobRun::OnReport(const std::string& worker, const v1::StageEvent& event, Tu
     Log(worker, event.log().substr(0, kMaxLineBytes), event.unix_seconds(), turn);
     return;
   }
+  // Some come late, when the stages have been told to stop: all the better to go on from.
+  if (event.event_case() == v1::StageEvent::kSnapshot) {
+    OnSnapshot(k, event.snapshot(), turn);
+    return;
+  }
   if (!Active()) return;
   switch (event.event_case()) {
     case v1::StageEvent::kReady:
@@ -47,6 +52,12 @@ void JobRun::OnReport(const std::string& worker, const v1::StageEvent& event, Tu
     case v1::StageEvent::kFinished:
       OnFinished(k, event.finished(), turn);
       break;
+    case v1::StageEvent::kLeft:
+      OnLeft(k, event.left(), turn);
+      break;
+    case v1::StageEvent::kRollback:
+      OnRollback(k, event.rollback(), turn);
+      break;
     case v1::StageEvent::kToken:
       OnToken(k, event.token(), turn);
       break;
@@ -60,7 +71,10 @@ void JobRun::OnReady(Stage* stage, Turn turn) {
   stage->ready = true;
   if (!std::all_of(stages_.begin(), stages_.end(), [](const Stage& s) { return s.ready; })) return;
   phase_ = Phase::kRunning;
-  deadline_ = turn.now + kWaitsPerSilence * WaitTimeout();
+  deadline_ = turn.now + SilenceTime();
+  if (recovering_) {
+    job_.mutable_recoveries()->rbegin()->set_loaded_unix_s(UnixSeconds(turn.now));
+  }
   SetState(v1::JOB_STATE_RUNNING, "", turn);
   Log("all stages are ready: running", turn);
   for (const Stage& each : stages_) {
@@ -81,21 +95,46 @@ void JobRun::OnConnected(int64_t stage, const v1::StageConnected& connected, Tur
 
 void JobRun::OnStep(int64_t stage, const v1::StageStep& step, Turn turn) {
   if (phase_ == Phase::kPreparing || generates()) return;
+  const int64_t before = merger_->merged();
   absl::StatusOr<std::optional<v1::StepResult>> merged = merger_->Add(stage, step);
   if (!merged.ok()) {
     OwnFault(stage, std::string(merged.status().message()), turn);
     return;
   }
-  if (step.has_tensor_hashes() && options_.hash_tensors()) {
+  if (step.has_tensor_hashes() && options_.hash_tensors() && step.step() > job_.step()) {
     SaveHashes save{job_.id(), step.tensor_hashes()};
     save.hashes.set_step(step.step());
     save.hashes.set_stage(stage);
     turn.out->push_back(std::move(save));
   }
   if (!merged->has_value()) return;
-  job_.set_step((*merged)->step());
-  if (phase_ == Phase::kRunning) deadline_ = turn.now + kWaitsPerSilence * WaitTimeout();
-  turn.out->push_back(SaveStep{job_.id(), **std::move(merged)});
+  const int64_t next = NextToDo(job_.skipped(), before);
+  if (next < (*merged)->step()) {
+    Log(absl::StrCat("not all stages reported steps ", next, " to ", (*merged)->step() - 1), turn);
+  }
+  OnWholeStep(**std::move(merged), turn);
+}
+
+void JobRun::OnWholeStep(v1::StepResult step, Turn turn) {
+  if (phase_ == Phase::kRunning && !leave_.has_value() && !rollback_.has_value()) {
+    deadline_ = turn.now + SilenceTime();
+  }
+  if (std::optional<std::string> lags = stragglers_->Add(step)) Log(*lags, turn);
+  if (step.step() <= job_.step()) {  // again
+    if (std::optional<std::string> differs = history_.Differs(step)) Log(*differs, turn);
+    return;
+  }
+  job_.set_step(step.step());
+  got_somewhere_ = true;
+  history_.Add(step);
+  if (!step.skipped().empty()) {
+    Log(absl::StrCat("step ", step.step(), " is not applied: ", step.skipped()), turn);
+  }
+  turn.out->push_back(SaveStep{job_.id(), std::move(step)});
+  if (!recovering_ || phase_ == Phase::kAdopting) return;
+  recovering_ = false;
+  job_.mutable_recoveries()->rbegin()->set_replayed_unix_s(UnixSeconds(turn.now));
+  Save(turn);
 }
 
 absl::Status JobRun::CheckFinished(int64_t stage, const v1::StageFinished& finished) const {
@@ -134,6 +173,11 @@ void JobRun::OnFinished(int64_t k, const v1::StageFinished& finished, Turn turn)
     }
   }
   stages_[k].finished = finished;
+  stages_[k].present = true;
+  if (phase_ == Phase::kAdopting) {
+    Adopted(turn);
+    return;
+  }
   const bool all = std::all_of(stages_.begin(), stages_.end(),
                                [](const Stage& stage) { return stage.finished.has_value(); });
   if (all) AllFinished(turn);
@@ -174,8 +218,8 @@ void JobRun::AllFinished(Turn turn) {
 void JobRun::EndAfterSteps(Turn turn) {
   if (!stop_reason_.empty()) {
     Fail(stop_reason_, turn);
-  } else if (job_.step() != job_.spec().training().steps()) {
-    Fail(absl::StrCat("the stages finished after step ", job_.step(), " of ",
+  } else if (merger_->merged() < LastToDo(job_.skipped(), job_.spec().training().steps())) {
+    Fail(absl::StrCat("the stages finished after step ", merger_->merged(), " of ",
                       job_.spec().training().steps()),
          turn);
   } else {
@@ -189,7 +233,15 @@ void JobRun::OnWeightsHashed(const absl::StatusOr<std::string>& sha256, Turn tur
   if (!sha256.ok()) {
     job_.clear_weights();
     job_.clear_weights_step();
-    Fail(absl::StrCat("the weights could not be verified: ", sha256.status().message()), turn);
+    const std::string text =
+        absl::StrCat("the weights could not be verified: ", sha256.status().message());
+    if (!recovery_.restarts()) {
+      Fail(text, turn);
+      return;
+    }
+    faults_.push_back(Fault{FaultKind::kOwn, "", 0, text, ""});
+    fault_at_ = turn.now;
+    Judge(turn);
     return;
   }
   job_.set_weights_sha256(*sha256);
@@ -202,6 +254,7 @@ void JobRun::OnFailed(int64_t k, const v1::StageFailed& failed, Turn turn) {
     stages_[k].flight_record = failed.flight_record();
     Trim(&stages_[k].flight_record);
   }
+  if (!failed.bad_slice().empty()) OnBadSlice(failed.bad_slice(), failed.reason(), turn);
   const FaultKind kind = failed.blamed_worker().empty() ? FaultKind::kOwn : FaultKind::kAccusation;
   AddFault(kind, k, failed.reason().substr(0, kMaxLineBytes), failed.blamed_worker(), turn);
 }

@@ -61,6 +61,8 @@ class StateBook {
                                     const v1::StageSnapshot& snapshot, absl::Time now);
   // Is in the store and in its table. Replaces what there was of this step.
   void Verified(const v1::Checkpoint& checkpoint);
+  // Is deleted.
+  void Dropped(int64_t step) { durable_.erase(step); }
 
   // A worker registers: only what it says now, by Held, is on its disk.
   void Forget(const std::string& worker);

@@ -50,6 +50,7 @@ v1::StepResult StepMerger::Merge(const std::map<int64_t, v1::StageStep>& parts) 
   for (const auto& [stage, part] : parts) {
     v1::StageSeconds* seconds = result.add_stage_seconds();
     *seconds = part.seconds();
+    if (result.skipped().empty()) result.set_skipped(part.skipped());
     seconds->set_stage(stage);
     result.set_seconds(std::max(result.seconds(), seconds->wall()));
     if (seconds->wall() > 0) {

@@ -63,6 +63,23 @@ TEST(StepMergerTest, DropsWhatIsMergedAlready) {
   EXPECT_FALSE(merger.Add(0, LastPart(1, 5))->has_value());
 }
 
+TEST(StepMergerTest, BeginsAfterAStep) {
+  StepMerger merger(1, 7);
+  EXPECT_FALSE(merger.Add(0, LastPart(7, 5))->has_value());
+  EXPECT_EQ(merger.merged(), 7);
+  EXPECT_TRUE(merger.Add(0, LastPart(8, 5))->has_value());
+  EXPECT_EQ(merger.merged(), 8);
+  EXPECT_TRUE(merger.Add(0, LastPart(12, 5))->has_value()) << "steps are left out";
+}
+
+TEST(StepMergerTest, TellsWhyAStepWasNotApplied) {
+  StepMerger merger(2);
+  v1::StageStep part = Part(1, 1, 1, 0, 0);
+  part.set_skipped("the loss is NaN");
+  ASSERT_FALSE(merger.Add(0, part)->has_value());
+  EXPECT_EQ((**merger.Add(1, LastPart(1, 5))).skipped(), "the loss is NaN");
+}
+
 TEST(StepMergerTest, RefusesWhatCannotBe) {
   StepMerger merger(2);
   EXPECT_EQ(merger.Add(2, LastPart(1, 5)).status().code(), absl::StatusCode::kInvalidArgument);

@@ -11,4 +11,8 @@ struct Turn {
   Commands* out;
 };
 
+inline double UnixSeconds(absl::Time time) {
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
 }  // namespace headrace

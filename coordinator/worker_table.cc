@@ -6,20 +6,30 @@ namespace headrace {
 namespace {
 
 constexpr size_t kMaxLost = 10000;
+constexpr size_t kMaxCordoned = 10000;
 
 }  // namespace
 
-void WorkerTable::Join(const v1::WorkerInfo& info) {
+WorkerSlot* WorkerTable::Join(const v1::WorkerInfo& info, bool standing) {
   WorkerSlot& slot = slots_[info.name()];
   if (slot.info.instance() == info.instance()) {
     slot.info = info;  // the same process once more: it knows its new address, we what it serves
-    return;
+    return &slot;
   }
   slot = WorkerSlot();
   slot.info = info;
   const auto lost = lost_.find(info.name());
   const bool is_back = lost != lost_.end() && lost->second == info.instance();
-  if (is_back || !info.job_id().empty()) slot.state = WorkerSlot::State::kDraining;
+  if (is_back || standing || !info.job_id().empty()) slot.state = WorkerSlot::State::kDraining;
+  return &slot;
+}
+
+void WorkerTable::Cordon(const std::string& name, bool cordoned) {
+  if (!cordoned) {
+    cordoned_.erase(name);
+  } else if (cordoned_.size() < kMaxCordoned) {
+    cordoned_.insert(name);
+  }
 }
 
 void WorkerTable::Lose(const std::string& name) {
@@ -43,9 +53,25 @@ WorkerSlot* WorkerTable::Find(const std::string& name) {
 std::vector<v1::WorkerInfo> WorkerTable::Free() const {
   std::vector<v1::WorkerInfo> free;
   for (const auto& [name, slot] : slots_) {
-    if (slot.state == WorkerSlot::State::kFree) free.push_back(slot.info);
+    if (slot.state == WorkerSlot::State::kFree && !Closed(slot)) free.push_back(slot.info);
   }
   return free;
+}
+
+std::vector<v1::WorkerInfo> WorkerTable::Open() const {
+  std::vector<v1::WorkerInfo> open;
+  for (const auto& [name, slot] : slots_) {
+    if (!Closed(slot) && !slot.refuses) open.push_back(slot.info);
+  }
+  return open;
+}
+
+std::vector<v1::WorkerInfo> WorkerTable::Answering() const {
+  std::vector<v1::WorkerInfo> answering;
+  for (const auto& [name, slot] : slots_) {
+    if (!slot.silent) answering.push_back(slot.info);
+  }
+  return answering;
 }
 
 std::vector<v1::WorkerInfo> WorkerTable::Living() const {
@@ -65,6 +91,8 @@ void WorkerTable::Serve(WorkerSlot* slot, const std::string& job_id, int64_t gen
 
 void WorkerTable::Release(WorkerSlot* slot, const CallEnded& call, Commands* out) {
   const bool gone = call.status.ok() && !call.stop.busy();
+  slot->silent = !call.status.ok();
+  slot->refuses = absl::IsUnavailable(call.status);
   slot->state = gone ? WorkerSlot::State::kFree : WorkerSlot::State::kDraining;
   // Without an answer: the next one may be on its way since long ago.
   slot->stale_beat = call.status.ok() ? call.stop.last_heartbeat() : slot->last_beat + 1;
@@ -81,6 +109,7 @@ void WorkerTable::Measured(WorkerSlot* slot, bool answered) {
 
 bool WorkerTable::Beat(WorkerSlot* slot, const WorkerBeat& beat, absl::Time now) {
   slot->last_beat = std::max(slot->last_beat, beat.number);
+  slot->silent = slot->refuses = false;
   if (slot->state == WorkerSlot::State::kServing) {
     const bool serves = beat.job_id == slot->job_id;
     slot->idle_since = serves ? absl::InfiniteFuture() : std::min(slot->idle_since, now);

@@ -10,12 +10,16 @@
 //                        └──────────────────── kDraining      Lose: from any of them, (absent)
 //                          says "serves nothing"
 //
+// A slot is closed while its worker is cordoned or says that it will leave: nothing new is placed
+// on it, what it serves goes on until someone ends it.
+//
 // kFree ── Measure ──▶ kMeasuring ── Measured ──▶ kFree, or kDraining: layers are timed there
 // (profiling.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,13 +43,17 @@ struct WorkerSlot {
   uint64_t stale_beat = 0;
   // kServing, but its heartbeats have said otherwise since then.
   absl::Time idle_since = absl::InfiniteFuture();
+  bool leaving = false;  // it has said so
+  // Since its last heartbeat it has left a StopCall without an answer, or refused it: it is no use
+  // to count on it.
+  bool silent = false, refuses = false;
 };
 
 class WorkerTable {
  public:
   // A worker that says it still serves something, or that was lost and is back (it was stopped, or
   // cut off), starts as kDraining: its heartbeats tell when it is free.
-  void Join(const v1::WorkerInfo& info);
+  WorkerSlot* Join(const v1::WorkerInfo& info, bool standing);
   void Lose(const std::string& name);
 
   // nullptr: no such worker, or another instance has its name now.
@@ -53,9 +61,17 @@ class WorkerTable {
   // The living worker of this name, whichever instance.
   WorkerSlot* Find(const std::string& name);
 
-  // In order of names.
+  // In order of names. Free ones are open.
   std::vector<v1::WorkerInfo> Free() const;
+  std::vector<v1::WorkerInfo> Open() const;  // and do not refuse
+  std::vector<v1::WorkerInfo> Answering() const;  // not silent
   std::vector<v1::WorkerInfo> Living() const;
+
+  bool Closed(const WorkerSlot& slot) const {
+    return slot.leaving || cordoned_.contains(slot.info.name());
+  }
+  // By name: a worker that comes back under it is cordoned still.
+  void Cordon(const std::string& name, bool cordoned);
 
   void Serve(WorkerSlot* slot, const std::string& job_id, int64_t generation, Commands* out);
   // After the StopCall `call`: answered or not.
@@ -70,6 +86,7 @@ class WorkerTable {
  private:
   std::map<std::string, WorkerSlot> slots_;
   std::map<std::string, std::string> lost_;  // name → the instance last lost
+  std::set<std::string> cordoned_;           // names
 };
 
 }  // namespace headrace
