@@ -35,7 +35,7 @@ absl::Status Wrong(const std::string& what, const std::string& came, const std::
       absl::StrCat(kVariable, ": ", what, " \"", came, "\"; expected ", expected));
 }
 
-absl::Status ReadAction(const std::string& text, Fault* fault) {
+absl::Status ReadAction(const std::string& text, PlannedFault* fault) {
   if (absl::StartsWith(text, kDelay)) {
     fault->action = FaultAction::kDelay;
     const std::string duration = text.substr(sizeof(kDelay) - 1);
@@ -53,14 +53,14 @@ absl::Status ReadAction(const std::string& text, Fault* fault) {
   return Wrong("action", text, "kill, abort, stop, error, full or delay=DURATION");
 }
 
-absl::Status ReadCount(const std::string& text, Fault* fault) {
+absl::Status ReadCount(const std::string& text, PlannedFault* fault) {
   fault->from_then = absl::EndsWith(text, "+");
   const std::string number = text.substr(0, text.size() - (fault->from_then ? 1 : 0));
   if (absl::SimpleAtoi(number, &fault->at) && fault->at >= 1) return absl::OkStatus();
   return Wrong("count", text, "1 or more, with + for every later pass, too");
 }
 
-absl::Status Do(const Fault& fault) {
+absl::Status Do(const PlannedFault& fault) {
   const std::string where = absl::StrCat("fault point ", fault.point);
   LogWarning(where);
   switch (fault.action) {
@@ -90,14 +90,14 @@ FaultPlan* process_plan = nullptr;
 
 }  // namespace
 
-absl::StatusOr<std::vector<Fault>> ParseFaults(const std::string& text) {
-  std::vector<Fault> faults;
+absl::StatusOr<std::vector<PlannedFault>> ParseFaults(const std::string& text) {
+  std::vector<PlannedFault> faults;
   for (const std::string& one : std::vector<std::string>(absl::StrSplit(text, ','))) {
     const std::vector<std::string> parts = absl::StrSplit(one, ':');
     if (parts.size() < 2 || parts.size() > 3) {
       return Wrong("fault", one, "POINT:ACTION or POINT:ACTION:COUNT");
     }
-    Fault& fault = faults.emplace_back();
+    PlannedFault& fault = faults.emplace_back();
     fault.point = parts[0];
     if (std::find(kPoints.begin(), kPoints.end(), parts[0]) == kPoints.end()) {
       return Wrong("point", parts[0], absl::StrJoin(kPoints, ", "));
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<Fault>> ParseFaults(const std::string& text) {
 absl::Status FaultPlan::Pass(std::string_view point) {
   absl::Status failed;
   for (size_t i = 0; i < faults_.size(); ++i) {
-    const Fault& fault = faults_[i];
+    const PlannedFault& fault = faults_[i];
     if (fault.point != point) continue;
     int64_t pass = 0;
     {
@@ -127,7 +127,7 @@ absl::Status FaultPlan::Pass(std::string_view point) {
 absl::Status ReadFaults() {
   const char* text = std::getenv(kVariable);
   if (text == nullptr || *text == '\0') return absl::OkStatus();
-  HEADRACE_ASSIGN_OR_RETURN(std::vector<Fault> faults, ParseFaults(text));
+  HEADRACE_ASSIGN_OR_RETURN(std::vector<PlannedFault> faults, ParseFaults(text));
   process_plan = new FaultPlan(std::move(faults));
   return absl::OkStatus();
 }

@@ -43,7 +43,7 @@ namespace headrace {
 
 enum class FaultAction { kKill, kAbort, kStop, kError, kFull, kDelay };
 
-struct Fault {
+struct PlannedFault {
   std::string point;
   FaultAction action = FaultAction::kError;
   absl::Duration delay;
@@ -52,19 +52,19 @@ struct Fault {
 };
 
 // INVALID_ARGUMENT: which part is wrong, and the words that are expected.
-absl::StatusOr<std::vector<Fault>> ParseFaults(const std::string& text);
+absl::StatusOr<std::vector<PlannedFault>> ParseFaults(const std::string& text);
 
 // What to do at which pass.
 class FaultPlan {
  public:
-  explicit FaultPlan(std::vector<Fault> faults) : faults_(std::move(faults)) {}
+  explicit FaultPlan(std::vector<PlannedFault> faults) : faults_(std::move(faults)) {}
 
   // Passes the point. What error and full return; the other actions are done before it returns.
   absl::Status Pass(std::string_view point);
 
  private:
   absl::Mutex mu_;
-  const std::vector<Fault> faults_;
+  const std::vector<PlannedFault> faults_;
   std::vector<int64_t> passed_ ABSL_GUARDED_BY(mu_) = std::vector<int64_t>(faults_.size());
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<Fault> Faults(const std::string& text) {
+std::vector<PlannedFault> Faults(const std::string& text) {
   auto faults = ParseFaults(text);
   EXPECT_TRUE(faults.ok()) << faults.status();
   return *std::move(faults);

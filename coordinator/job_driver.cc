@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "coordinator/job_view.h"
@@ -290,7 +291,8 @@ absl::Status JobDriver::SaveOne(Pending* pending) {
     return jobs.SaveLayerCost(cost->cost);
   }
   if (const auto* checkpoint = std::get_if<SaveCheckpoint>(&pending->command)) {
-    return jobs.SaveCheckpoint(checkpoint->job_id, checkpoint->checkpoint);
+    HEADRACE_RETURN_IF_ERROR(jobs.SaveCheckpoint(checkpoint->job_id, checkpoint->checkpoint));
+    return FaultPoint("commit");
   }
   if (const auto* drop = std::get_if<DropCheckpoints>(&pending->command)) {
     return jobs.DropCheckpoints(drop->job_id, drop->steps);

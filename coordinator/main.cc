@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/flags.h"
 #include "common/log.h"
 #include "common/process.h"
@@ -44,6 +45,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
 
 // What is wrong with a flag, after CLI11's own checks.
 absl::Status CheckFlags(const Flags& flags) {
+  HEADRACE_RETURN_IF_ERROR(headrace::ReadFaults());
   const headrace::CoordinatorOptions& options = flags.options;
   HEADRACE_RETURN_IF_ERROR(headrace::Annotate(headrace::CheckAddress(options.listen), "--listen"));
   if (options.metrics.empty()) return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/grpc_status.h"
 #include "common/log.h"
 #include "common/status.h"
@@ -79,6 +80,7 @@ grpc::Status WorkerService::ProfileLayers(grpc::ServerContext* context,
 
 grpc::Status WorkerService::AssignStage(grpc::ServerContext*, const v1::AssignStageRequest* request,
                                         v1::AssignStageResponse*) {
+  if (const absl::Status fault = FaultPoint("assign"); !fault.ok()) return ToGrpc(fault);
   absl::StatusOr<StageJob> job = CheckAssignment(request->assignment(), context_.limits);
   if (!job.ok()) return ToGrpc(job.status());
   if (job->worker() != worker_) {

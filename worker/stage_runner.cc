@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/log.h"
 #include "common/status.h"
 #include "plan/sim_device.h"
@@ -149,6 +150,7 @@ absl::Status StageRunner::RunStage(StageEquipment* equipment) {
 absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   const absl::Time start = absl::Now();
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("load"));
   StageFetch fetch(&job_, &context_, reports_.recorder(), &cancellation_);
   const absl::Status fetched = fetch.Weights(equipment);
   bad_slice_ = fetch.bad_slice();
@@ -211,6 +213,7 @@ std::vector<v1::Peer> StageRunner::Receivers() const {
 
 absl::Status StageRunner::Connect(StageEquipment* equipment) {
   reports_.recorder()->Record("connecting");
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("connect"));
   Inbox* inbox = equipment->inbox();
   // A stage that cannot be written to is lost for reading too.
   const auto on_lost = [inbox](int stage, absl::Status cause) { inbox->Fail(stage, cause); };

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "common/fault_point.h"
 #include "common/status.h"
 #include "plan/sim_device.h"
 #include "worker/backend/device.h"
@@ -115,6 +116,7 @@ void DefineFlags(CLI::App* app, WorkerFlags* flags) {
 }
 
 absl::Status CheckFlags(WorkerFlags* flags) {
+  HEADRACE_RETURN_IF_ERROR(ReadFaults());
   if (flags->coordinator.empty()) {
     return absl::InvalidArgumentError(
         "--coordinator is required: expected host:port or unix:/path");

@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/flags.h"
 #include "common/status.h"
 
@@ -69,6 +70,7 @@ void Snapshotter::Take(int64_t step, bool checkpoint) {
 }
 
 absl::Status Snapshotter::Copy(Snapshot* snapshot) {
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("snapshot"));
   HEADRACE_RETURN_IF_ERROR(CheckRoom(bytes_));
   snapshot->path = source_.slices->Temporary(source_.job_id, snapshot->step);
   HEADRACE_ASSIGN_OR_RETURN(

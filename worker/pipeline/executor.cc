@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/fault_point.h"
 #include "common/status.h"
 #include "worker/pipeline/timed_span.h"
 
@@ -79,6 +80,7 @@ absl::StatusOr<StepOutcome> Executor::RunWhole(int64_t step) {
 
 absl::Status Executor::RunActions() {
   exchange_.MoveTo({step_, -1});
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("step_start"));
   parts_.losses->Clear();
   if (job_.hash_tensors) {
     model_.Observe([this](std::string_view name, const Tensor& t) { hasher_.Add(name, t); });
@@ -127,6 +129,7 @@ absl::Status Executor::Forward(int m) {
     model_.Forward(Describe(m), Converted(m, input), y, kept);
     codec_.Close(y, output.tensor);
   }
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("mid_forward"));
   if (job_.last()) return absl::OkStatus();
   return exchange_.Send(job_.stage() + 1, std::move(output));
 }
@@ -159,6 +162,7 @@ absl::Status Executor::Backward(int m) {
                     codec_.OutputGradient(output_gradient.tensor), dx);
     codec_.Close(dx, input_gradient.tensor);
   }
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("mid_backward"));
   stash_.Release(m);
   output_gradient = Received{};
   if (job_.first()) return absl::OkStatus();
@@ -217,7 +221,9 @@ absl::StatusOr<Decision> Executor::FinishMiniBatch() {
   HEADRACE_RETURN_IF_ERROR(update_.JoinTie());
   if (job_.hash_tensors) HashParameters("gradient ", &Parameter::gradient);
   HEADRACE_ASSIGN_OR_RETURN(const double loss, MeanLoss());
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("reduce"));
   HEADRACE_ASSIGN_OR_RETURN(const Decision decision, update_.Decide(step_, loss));
+  HEADRACE_RETURN_IF_ERROR(FaultPoint("optimizer"));
   if (decision.verdict.applied()) {
     exchange_.Record("update");
     HEADRACE_RETURN_IF_ERROR(update_.Apply(step_, decision));
