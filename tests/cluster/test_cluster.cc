@@ -65,12 +65,15 @@ std::string TestCluster::WriteFile(const std::string& name, const std::string& c
 }
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> TestCluster::StartProcess(
-    const std::string& label, std::vector<std::string> arguments) {
+    const std::string& label, std::vector<std::string> arguments,
+    std::vector<std::string> environment) {
   ChildProcess::Options options;
   options.arguments = std::move(arguments);
-  options.environment = {absl::StrCat("HEADRACE_COORDINATOR=", address_),
-                         absl::StrCat("XDG_STATE_HOME=", dir_ / "state"), "NO_COLOR=1",
-                         "OMP_WAIT_POLICY=passive"};
+  options.environment = std::move(environment);
+  options.environment.insert(
+      options.environment.end(),
+      {absl::StrCat("HEADRACE_COORDINATOR=", address_),
+       absl::StrCat("XDG_STATE_HOME=", dir_ / "state"), "NO_COLOR=1", "OMP_WAIT_POLICY=passive"});
   options.stdout_path = LogPath(label);
   options.stderr_path = LogPath(label);
   options.directory = dir_.path();
@@ -84,7 +87,8 @@ absl::Status TestCluster::StartCoordinator(const std::string& listen) {
       processes_["coordinator"],
       StartProcess("coordinator",
                    {Binary("headrace-coordinator"), "--listen", listen, "--data-dir",
-                    dir_ / "coordinator", "--address-file", address_file, "--die-with-parent"}));
+                    dir_ / "coordinator", "--address-file", address_file, "--die-with-parent"},
+                   coordinator_environment_));
   const absl::Time deadline = absl::Now() + kStartTime;
   absl::StatusOr<std::string> address = ReadFile(address_file);
   while (!address.ok() && absl::Now() < deadline && processes_["coordinator"]->running()) {
@@ -101,13 +105,17 @@ absl::Status TestCluster::StartCoordinator(const std::string& listen) {
 }
 
 absl::Status TestCluster::AddWorker(const WorkerOptions& options) {
+  options_[options.name] = options;
   std::vector<std::string> arguments = {
       Binary("headrace-worker"), "--coordinator",      address_,    "--name", options.name,
       "--memory-limit",          options.memory_limit, "--threads", "1",      "--data-dir",
       dir_ / options.name,       "--die-with-parent"};
   if (options.cuttable) {
     const std::string socket = dir_ / (options.name + ".sock");
-    HEADRACE_ASSIGN_OR_RETURN(links_[options.name], Proxy::Start(socket));
+    unlink(socket.c_str());
+    if (!links_.contains(options.name)) {
+      HEADRACE_ASSIGN_OR_RETURN(links_[options.name], Proxy::Start(socket));
+    }
     arguments.insert(arguments.end(), {"--listen", absl::StrCat("unix:", socket), "--advertise",
                                        links_[options.name]->address()});
   } else {
@@ -115,8 +123,24 @@ absl::Status TestCluster::AddWorker(const WorkerOptions& options) {
   }
   arguments.insert(arguments.end(), options.more_flags.begin(), options.more_flags.end());
   arguments.insert(arguments.begin(), options.prefix.begin(), options.prefix.end());
-  HEADRACE_ASSIGN_OR_RETURN(processes_[options.name], StartProcess(options.name, arguments));
+  HEADRACE_ASSIGN_OR_RETURN(processes_[options.name],
+                            StartProcess(options.name, arguments, options.environment));
   return absl::OkStatus();
+}
+
+absl::Status TestCluster::RestartWorker(const std::string& worker) {
+  return AddWorker(WorkerOptions(options_.at(worker)));
+}
+
+absl::Status TestCluster::RestartWorker(const std::string& worker,
+                                        std::vector<std::string> environment) {
+  WorkerOptions options = options_.at(worker);
+  options.environment = std::move(environment);
+  return AddWorker(options);
+}
+
+void TestCluster::SetCoordinatorEnvironment(std::vector<std::string> environment) {
+  coordinator_environment_ = std::move(environment);
 }
 
 ChildProcess& TestCluster::process(const std::string& name) { return *processes_.at(name); }
@@ -191,7 +215,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> TestCluster::StartClient(
     const std::string& label, const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {Binary("headrace")};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  return StartProcess(label, std::move(all));
+  return StartProcess(label, std::move(all), {});
 }
 
 absl::StatusOr<std::string> TestCluster::Submit(const std::string& job_file_text) {
@@ -235,6 +259,11 @@ absl::StatusOr<v1::Job> TestCluster::WaitForStep(const std::string& job, int64_t
 
 absl::StatusOr<v1::Job> TestCluster::WaitForEnd(const std::string& job, absl::Duration time) {
   return WaitForJob(job, time, IsEnded);
+}
+
+absl::StatusOr<v1::Job> TestCluster::WaitForState(const std::string& job, v1::JobState state,
+                                                  absl::Duration time) {
+  return WaitForJob(job, time, [state](const v1::Job& j) { return j.state() == state; });
 }
 
 void TestCluster::PrintLogs() const {

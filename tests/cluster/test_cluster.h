@@ -28,6 +28,10 @@ struct ClientRun {
   std::string out, err;
 };
 
+// For an environment: each step begins so much later, else a tiny job is over before anything can
+// happen to it (common/fault_point.h).
+inline constexpr char kSlowSteps[] = "HEADRACE_FAULT=step_start:delay=20ms:1+";
+
 // Between two looks at a condition.
 inline constexpr absl::Duration kLook = absl::Milliseconds(10);
 
@@ -37,6 +41,7 @@ struct WorkerOptions {
   bool cuttable = false;  // behind a proxy: Link(name)
   std::vector<std::string> more_flags;
   std::vector<std::string> prefix;  // a program that starts the worker, such as /usr/bin/unshare
+  std::vector<std::string> environment = {};  // "KEY=value"
 };
 
 class TestCluster {
@@ -60,9 +65,14 @@ class TestCluster {
   void Resume(const std::string& worker);  // SIGCONT
   void KillCoordinator();
   absl::Status RestartCoordinator();  // on the same data and address
+  // What the coordinator has in its environment from its next start on.
+  void SetCoordinatorEnvironment(std::vector<std::string> environment);
   Proxy& Link(const std::string& worker);
   // Starts the process; WaitForWorkers waits for it.
   absl::Status AddWorker(const WorkerOptions& options);
+  // After its end: another process of its name, on its data; with the environment it had, or this.
+  absl::Status RestartWorker(const std::string& worker);
+  absl::Status RestartWorker(const std::string& worker, std::vector<std::string> environment);
   // SIGTERM; the exit code.
   absl::StatusOr<int> Terminate(const std::string& worker);
   // A worker's process, or "coordinator".
@@ -90,6 +100,8 @@ class TestCluster {
                                       absl::Duration time = absl::Seconds(30));
   absl::StatusOr<v1::Job> WaitForEnd(const std::string& job,
                                      absl::Duration time = absl::Seconds(60));
+  absl::StatusOr<v1::Job> WaitForState(const std::string& job, v1::JobState state,
+                                       absl::Duration time = absl::Seconds(30));
 
   v1::CoordinatorService::Stub& stub() { return *stub_; }
 
@@ -97,7 +109,8 @@ class TestCluster {
   TestCluster() = default;
   absl::Status StartCoordinator(const std::string& listen);
   absl::StatusOr<std::unique_ptr<ChildProcess>> StartProcess(const std::string& label,
-                                                             std::vector<std::string> arguments);
+                                                             std::vector<std::string> arguments,
+                                                             std::vector<std::string> environment);
   std::string LogPath(const std::string& name) const;
   absl::StatusOr<v1::Job> FindJob(const std::string& id);
   void PrintLogs() const;
@@ -105,6 +118,8 @@ class TestCluster {
   TempDir dir_;
   std::string address_;
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+  std::map<std::string, WorkerOptions> options_;
+  std::vector<std::string> coordinator_environment_;
   std::map<std::string, std::unique_ptr<Proxy>> links_;
   std::map<std::string, std::unique_ptr<ChildProcess>> processes_;
   int num_client_runs_ = 0;
