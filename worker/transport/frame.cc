@@ -4,6 +4,7 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <array>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -48,12 +49,12 @@ absl::Status ReadPrefix(CodedInputStream* in, v1::TensorHeader* header, uint64_t
     return absl::InvalidArgumentError(absl::StrCat("frame: header of ", header_bytes,
                                                    " bytes, expected at most ", kMaxHeaderBytes));
   }
-  const CodedInputStream::Limit limit = in->PushLimit(static_cast<int>(header_bytes));
-  if (!header->MergeFromCodedStream(in) || !in->ConsumedEntireMessage() ||
-      in->BytesUntilLimit() != 0) {
+  // From memory of its own: of a stream, protobuf takes a field's length for true, up to 50 MB.
+  std::array<char, kMaxHeaderBytes> bytes;
+  if (!in->ReadRaw(bytes.data(), static_cast<int>(header_bytes)) ||
+      !header->ParseFromArray(bytes.data(), static_cast<int>(header_bytes))) {
     return absl::InvalidArgumentError("frame: header cannot be parsed");
   }
-  in->PopLimit(limit);
   const uint32_t key = in->ReadTag();
   if (key == 0 && in->ConsumedEntireMessage()) return absl::OkStatus();
   if (key != kPayloadKey || !in->ReadVarint64(payload_bytes)) {
