@@ -4,6 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -56,7 +57,7 @@ absl::Status Coordinator::Open() {
   parts.metrics = &metrics_;
   parts.traces = &traces_;
   parts.store_patience = options_.store_patience;
-  parts.lease = options_.lease;
+  parts.adopt_time = std::max(options_.adopt_time, 2 * options_.lease);
   parts.guards = {&watches_, &blobs_, &generates_};
   HEADRACE_ASSIGN_OR_RETURN(driver_, JobDriver::Start(std::move(parts), options_.plan));
   if (!options_.metrics.empty()) HEADRACE_RETURN_IF_ERROR(metrics_.Serve(options_.metrics));

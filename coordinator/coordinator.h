@@ -31,7 +31,9 @@ struct CoordinatorOptions {
   absl::Duration heartbeat = absl::Milliseconds(500);
   absl::Duration lease = absl::Seconds(2);
   absl::Duration store_patience = absl::Seconds(60);  // JobDriver::Parts
-  PlanFunctions plan;                                 // empty: the planner's
+  // Workers of a job that ran have this long, or two leases, to come back after a restart.
+  absl::Duration adopt_time = JobMachine::kAdoptTime;
+  PlanFunctions plan;  // empty: the planner's
 };
 
 // Thread-safe.

@@ -45,6 +45,7 @@ class CoordinatorServiceTest : public ::testing::Test {
     options.listen = "127.0.0.1:0";
     options.data_dir = folder_;
     options.store_patience = store_patience_;
+    options.adopt_time = absl::Seconds(1);
     auto started = Coordinator::Start(options);
     ASSERT_TRUE(started.ok()) << started.status();
     coordinator_ = *std::move(started);

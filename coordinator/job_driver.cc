@@ -60,7 +60,7 @@ JobDriver::JobDriver(Parts parts, PlanFunctions plan, int64_t last_job_number)
     : parts_(std::move(parts)),
       calls_(std::make_unique<StageCalls>(
           [this](CallEnded ended) { PostInternal(std::move(ended)); })),
-      machine_(std::move(plan), last_job_number, parts_.lease) {}
+      machine_(std::move(plan), last_job_number, parts_.adopt_time) {}
 
 void JobDriver::Stop() {
   stopping_ = true;

@@ -51,7 +51,7 @@ class JobDriver {
     TraceBuffer* traces = nullptr;
     std::vector<StreamGuard*> guards;  // swept as time passes
     absl::Duration store_patience = absl::Seconds(60);
-    absl::Duration lease = absl::Seconds(2);  // of workers
+    absl::Duration adopt_time = JobMachine::kAdoptTime;
   };
   struct Answer {
     std::string job_id;   // a Cordon's: that is being moved away; empty: none

@@ -12,7 +12,7 @@ void JobMachine::Restore(const std::vector<StoredJob>& living, absl::Time now, C
     auto run = std::make_unique<JobRun>(stored.job, stored.options);
     const std::string id = stored.job.id();
     if (stored.job.state() != v1::JOB_STATE_QUEUED) {
-      run->Restore(now + std::max(kAdoptTime, 2 * lease_), turn);
+      run->Restore(now + adopt_time_, turn);
     }
     if (run->queued() && !run->recovers()) {
       queue_.push_back(std::move(run));

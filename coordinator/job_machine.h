@@ -69,8 +69,7 @@ class JobMachine {
   // After a restart with jobs in the queue: workers get this long to come back before the first is
   // placed, else a job of `auto` stages would take whichever is first.
   static constexpr absl::Duration kSettleTime = absl::Seconds(2);
-  // After a restart: the workers of a job that ran have this long, or two leases, to say that they
-  // still run it.
+  // After a restart: the workers of a job that ran have this long to say that they still run it.
   static constexpr absl::Duration kAdoptTime = absl::Seconds(10);
   // A worker's heartbeats may deny its stage for so long: the call that assigns it may be under
   // way.
@@ -84,10 +83,10 @@ class JobMachine {
   // Of a step's expected time: what a move must save.
   static constexpr double kMoveGain = 0.1;
 
-  JobMachine(PlanFunctions plan, int64_t last_job_number, absl::Duration lease = absl::Seconds(2))
+  JobMachine(PlanFunctions plan, int64_t last_job_number, absl::Duration adopt_time = kAdoptTime)
       : plan_(std::move(plan)),
         last_job_number_(last_job_number),
-        lease_(lease),
+        adopt_time_(adopt_time),
         profiling_(plan_.layers) {}
 
   // Once, first: jobs that had not ended when the coordinator did, with their checkpoints and last
@@ -178,7 +177,7 @@ class JobMachine {
 
   const PlanFunctions plan_;
   int64_t last_job_number_;
-  const absl::Duration lease_;
+  const absl::Duration adopt_time_;
   absl::Time settled_at_ = absl::InfinitePast();
   absl::Time wake_at_ = absl::InfiniteFuture();  // something in the queue waits for this time
   int64_t last_generate_ = 0;
