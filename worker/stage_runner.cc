@@ -125,7 +125,8 @@ void StageRunner::Run() {
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
-    if ((*equipment)->device()->lost()) lost = std::string((*equipment)->device()->Check().message());
+    if ((*equipment)->device()->lost())
+      lost = std::string((*equipment)->device()->Check().message());
     equipment->reset();
   } else {
     ReportFault(equipment.status());
@@ -208,7 +209,10 @@ absl::Status StageRunner::FetchWeights(StageEquipment* equipment) {
     paths.push_back(std::move(path));
   }
   recorder_.Record("loading weights");
-  return LoadWeights(paths, &equipment->model()->parameters(), equipment->device());
+  HEADRACE_RETURN_IF_ERROR(
+      LoadWeights(paths, &equipment->model()->parameters(), equipment->device()));
+  equipment->model()->RoundWeights();
+  return equipment->device()->Check();
 }
 
 absl::Status StageRunner::FetchData(StageEquipment* equipment) {
@@ -385,8 +389,9 @@ absl::Status StageRunner::Save(StageEquipment* equipment, v1::StageFinished* fin
   const std::string path = absl::StrCat(folder, "/", job_.job_id, "-", job_.generation, "-stage-",
                                         job_.stage(), ".safetensors");
   const absl::Cleanup remove = [&path] { std::remove(path.c_str()); };
-  HEADRACE_ASSIGN_OR_RETURN(*finished->mutable_weights(),
-                            WriteWeightsSlice(path, equipment->model()->parameters(), equipment->device()));
+  HEADRACE_ASSIGN_OR_RETURN(
+      *finished->mutable_weights(),
+      WriteWeightsSlice(path, equipment->model()->parameters(), equipment->device()));
   finished->mutable_weights()->set_first_layer(job_.shape.layers.front().index);
   finished->mutable_weights()->set_end_layer(job_.shape.layers.back().index + 1);
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
