@@ -57,6 +57,7 @@ struct StageShape {
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
   DeviceKind device = DeviceKind::kCpu;
+  bool tf32 = false;  // of fp32 products on a CUDA device; takes no other memory
   int64_t micro_batches = 1;  // of a mini-batch
 
   Layout layout() const { return LayoutOn(device, precision, threads); }

@@ -47,11 +47,12 @@ std::string Word(Enum value, const google::protobuf::EnumDescriptor* type) {
   return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : EnumWord(*descriptor);
 }
 
-// ", precision bf16 (emulated)"; nothing in a plan older than precisions.
+// ", precision bf16 (emulated)", ", precision fp32 (TF32 on CUDA devices)"; nothing in a plan older than precisions.
 std::string Precision(const v1::Plan& plan) {
   if (plan.precision() == v1::PRECISION_UNSPECIFIED) return "";
   return absl::StrCat(", precision ", Word(plan.precision(), v1::Precision_descriptor()),
-                      plan.bf16_emulate() ? " (emulated)" : "");
+                      plan.bf16_emulate() ? " (emulated)" : "",
+                      plan.tf32() ? " (TF32 on CUDA devices)" : "");
 }
 
 // What the predicted seconds rest on; nothing where a stage does not say.

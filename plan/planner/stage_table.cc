@@ -123,6 +123,7 @@ absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
   job.optimizer_moments = OptimizerMoments(spec.training().optimizer());
   job.bf16_boundaries = spec.pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16;
   job.precision = PrecisionOf(spec.training());
+  job.tf32 = spec.training().tf32();
   return job;
 }
 
@@ -136,6 +137,7 @@ absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec) {
   job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
   job.training = false;
   job.precision = PrecisionOf(spec.training());
+  job.tf32 = spec.training().tf32();
   return job;
 }
 

@@ -29,6 +29,7 @@ struct JobShape {
   bool training = true;
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
+  bool tf32 = false;
 
   // As StageShape::recomputes.
   bool recomputes() const;

@@ -63,6 +63,7 @@ class ComputeDevice {
 struct DeviceNeeds {
   int64_t arena_bytes = 0;  // all kinds together
   Precision precision = Precision::kFp32;
+  bool tf32 = false;  // fp32 products of a CUDA device by TF32
   int threads = 1;  // a CPU's
   // Where tensors do not lie in host memory: how much of that what travels takes; and of the arena,
   // what products and other ops take among themselves (plan/cuda_memory.h).

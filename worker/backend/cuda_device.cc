@@ -131,6 +131,7 @@ DeviceOpener CudaOpener(const cuda::Module* module, int index) {
     options.product_bytes = needs.product_bytes;
     options.scratch_bytes = needs.scratch_bytes;
     options.bf16 = needs.precision != Precision::kFp32;
+    options.tf32 = needs.tf32;
     cuda::Failure failure = {};
     std::unique_ptr<cuda::Session> session(module->open(options, &failure));
     if (session == nullptr) {
