@@ -43,6 +43,11 @@ class FakeLinkDevice final : public LinkDevice {
     absl::MutexLock lock(&mu_);
     failing_ = call;
   }
+  // It says that it has so many bytes of memory.
+  void Claim(int64_t bytes) {
+    absl::MutexLock lock(&mu_);
+    claimed_ = bytes;
+  }
   // Import opens this in place of what it is given.
   void Misdirect(char* memory) {
     absl::MutexLock lock(&mu_);
@@ -53,7 +58,10 @@ class FakeLinkDevice final : public LinkDevice {
 
   const char* uuid() const override { return uuid_.c_str(); }
   char* memory() override { return memory_; }
-  int64_t memory_bytes() const override { return bytes_; }
+  int64_t memory_bytes() const override {
+    absl::MutexLock lock(&mu_);
+    return claimed_ > 0 ? claimed_ : bytes_;
+  }
 
   int64_t Mark(DeviceFailure* failure) override {
     absl::MutexLock lock(&mu_);
@@ -80,10 +88,12 @@ class FakeLinkDevice final : public LinkDevice {
                   static_cast<long>(bytes_));
     return true;
   }
-  char* Import(const char (&handle)[kHandleBytes], DeviceFailure* failure) override {
+  char* Import(const char (&handle)[kHandleBytes], int64_t* opened,
+               DeviceFailure* failure) override {
     absl::MutexLock lock(&mu_);
     if (Fails("Import", failure)) return nullptr;
     ++imports_;
+    *opened = bytes_;
     if (instead_ != nullptr) return instead_;
     char path[kHandleBytes] = "";
     long bytes = 0;
@@ -95,6 +105,7 @@ class FakeLinkDevice final : public LinkDevice {
     }
     char* const memory = Map(fd, bytes);
     close(fd);
+    *opened = bytes;
     imported_[memory] = static_cast<size_t>(bytes);
     return memory;
   }
@@ -103,6 +114,7 @@ class FakeLinkDevice final : public LinkDevice {
     --imports_;
     if (const auto found = imported_.extract(memory)) munmap(memory, found.mapped());
   }
+  bool Idle() override { return true; }
 
  private:
   struct Work {
@@ -146,12 +158,13 @@ class FakeLinkDevice final : public LinkDevice {
     }
     void* Handle(DeviceFailure* failure) override { return this; }
     char* trial() override { return trial_; }
+    char* trial_host() override { return trial_host_; }
 
    private:
     FakeLinkDevice* const device_;
     std::deque<Work> work_;
     int64_t next_ = 0, after_ = -1;
-    char trial_[kTrialBytes] = {};
+    char trial_[kTrialBytes] = {}, trial_host_[kTrialBytes] = {};
   };
 
   static char* Map(int fd, int64_t bytes) {
@@ -182,6 +195,7 @@ class FakeLinkDevice final : public LinkDevice {
   bool held_ = false, compute_held_ = false;
   std::string failing_;
   char* instead_ = nullptr;
+  int64_t claimed_ = 0;
   int streams_ = 0, imports_ = 0;
   std::map<char*, size_t> imported_;
 };

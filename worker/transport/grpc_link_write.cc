@@ -31,7 +31,6 @@ void GrpcLink::RunWriter() {
     const bool open = on_device ? WriteFromDevice(std::move(next)) : WriteInHost(std::move(next));
     if (!open) return;  // the reader learns why
   }
-  if (device_ != nullptr) device_->CloseMemory();
   WriteEnd();
 }
 
@@ -114,9 +113,10 @@ bool GrpcLink::WriteFrame(const grpc::ByteBuffer& frame, grpc::WriteOptions opti
 void GrpcLink::WriteEnd() {
   {
     absl::MutexLock lock(&mu_);
-    if (Over()) return;
+    if (Over()) return;  // while it connects, a trial may be using the device's end
     end_written_ = true;
   }
+  if (device_ != nullptr) device_->CloseMemory();
   WriteFrame(EncodeFrame(HeaderFor(v1::MESSAGE_KIND_END)), grpc::WriteOptions().set_last_message());
 }
 
