@@ -28,13 +28,15 @@ constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // tells.
 constexpr absl::Duration kDeviceConnectTime = absl::Seconds(25);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
+// What a device was told before a stage ends may be a whole step.
+constexpr absl::Duration kIdleTime = absl::Minutes(1);
 
 // A transfer slower than 1 MiB/s, after a minute's grace for retries, is not one to wait for.
 absl::Time TransferDeadline(int64_t bytes) {
   return absl::Now() + absl::Minutes(1) + absl::Seconds(bytes >> 20);
 }
 
-std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
+std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak, int64_t pinned) {
   const StageBytes plan = StageMemory(job.shape, job.actions);
   const auto kind = [](const char* name, int64_t measured, int64_t predicted) {
     return absl::StrCat(name, " ", measured, " of ", predicted);
@@ -46,7 +48,8 @@ std::string MemoryLine(const StageJob& job, const v1::MemoryBytes& peak) {
                       kind("optimizer", peak.optimizer(), plan.optimizer), ", ",
                       kind("stash", peak.stash(), plan.stash), ", ",
                       kind("workspace", peak.workspace(), plan.workspace), ", ",
-                      kind("link", peak.link(), plan.link));
+                      kind("link", peak.link(), plan.link),
+                      pinned > 0 ? absl::StrCat("; pinned host memory ", pinned) : "");
 }
 
 std::string LinkLine(const v1::LinkInfo& link) {
@@ -125,8 +128,8 @@ void StageRunner::Run() {
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
-    if ((*equipment)->device()->lost())
-      lost = std::string((*equipment)->device()->Check().message());
+    ComputeDevice* const device = (*equipment)->device();
+    if (device->lost()) lost = std::string(device->Check().message());
     equipment->reset();
   } else {
     ReportFault(equipment.status());
@@ -134,6 +137,7 @@ void StageRunner::Run() {
   }
   context_.metrics->Serving(false);
   context_.metrics->MemoryInUse({});
+  context_.metrics->PinnedBytes(0);
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ended"));
   {
     absl::MutexLock lock(&mu_);
@@ -176,6 +180,7 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   HEADRACE_RETURN_IF_ERROR(FetchData(equipment));
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
   context_.metrics->MemoryInUse(equipment->MemoryInUse());
+  context_.metrics->PinnedBytes(equipment->device()->pinned_bytes());
 
   // From here on neighbours may connect: they do so once all stages are ready.
   context_.directory->Enter(Context(equipment), equipment->inbox(), equipment->shared_inputs());
@@ -377,7 +382,9 @@ absl::Status StageRunner::Train(StageEquipment* equipment, Executor* executor,
     *event.mutable_step() = std::move(outcome.report);
     *event.mutable_trace() = DrainTrace();
     HEADRACE_RETURN_IF_ERROR(Report(std::move(event)));
-    if (step == 2) ReportLog(MemoryLine(job_, equipment->PeakMemory()));
+    if (step == 2) {
+      ReportLog(MemoryLine(job_, equipment->PeakMemory(), equipment->device()->pinned_bytes()));
+    }
   }
   return absl::OkStatus();
 }
@@ -412,6 +419,9 @@ void StageRunner::TearDown(StageEquipment* equipment) {
   context_.directory->Leave(job_.job_id, job_.generation);
   equipment->inbox()->Close();
   exchange_.reset();
+  // Whoever gives its memory back waits for the device, and a link may have given up on one that
+  // compute has not asked since. What it says is asked for next.
+  static_cast<void>(equipment->device()->Wait(kIdleTime));
 }
 
 void StageRunner::ReportFault(const absl::Status& status) {
