@@ -283,8 +283,10 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
       Context(equipment), Receivers(),
       absl::Now() + (job_.staged() ? kDeviceConnectTime : kConnectTime), on_lost, &cancellation_);
   if (!connected.ok()) {
-    // The error names the link; who is at its other end is to blame.
-    for (const v1::Peer& peer : Receivers()) {
+    // The error names the link; who is at its other end is to blame, but not for a transport that is
+    // forced and cannot be.
+    const bool forced = absl::StrContains(connected.status().message(), "pipeline.transport is ");
+    for (const v1::Peer& peer : forced ? std::vector<v1::Peer>() : Receivers()) {
       const std::string name = absl::StrCat("stage ", peer.stage(), " ");
       if (absl::StrContains(connected.status().message(), name)) blamed_worker_ = peer.worker();
     }
