@@ -414,6 +414,23 @@ TEST_F(DeviceLinkTest, SoDoesLeaving) {
   }
 }
 
+// A stream is over for its receiver before the sender hears that: what is taken then must not be
+// acknowledged, for there are no slots any more that could go with it.
+TEST_F(DeviceLinkTest, WhatIsTakenAfterTheEndIsNotAcknowledged) {
+  SetUpEnds({.transport = v1::TRANSPORT_CUDA_IPC});
+  ASSERT_TRUE(Connect().ok());
+  ASSERT_TRUE(Send(ActivationTag(1, 0), 1).ok());
+  receiver_end_->device().HoldStreams();
+  auto finishing = std::async(std::launch::async, [this] { return links_->Finish(Soon()); });
+  ASSERT_TRUE(receiver_end_->device().AwaitGoingStream(absl::Seconds(20)));
+  const absl::StatusOr<Received> got = receiver_->inbox().Take(ActivationTag(1, 0), Soon());
+  EXPECT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(finishing.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  receiver_end_->device().ReleaseStreams();
+  const absl::Status finished = finishing.get();
+  EXPECT_TRUE(finished.ok()) << finished;
+}
+
 // Cancelled at any moment of it: the writer, which has nothing to do yet, must leave the device's
 // end to the trial. The sanitizers' builds tell.
 TEST_F(DeviceLinkTest, CancellingWhileTheEndsTryEachOtherLeavesNothingOpen) {

@@ -43,6 +43,13 @@ class FakeLinkDevice final : public LinkDevice {
     absl::MutexLock lock(&mu_);
     failing_ = call;
   }
+  // Streams do not go until ReleaseStreams.
+  void HoldStreams() { Set(&streams_held_, true); }
+  void ReleaseStreams() { Set(&streams_held_, false); }
+  bool AwaitGoingStream(absl::Duration timeout) {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&going_), timeout);
+  }
   // It says that it has so many bytes of memory.
   void Claim(int64_t bytes) {
     absl::MutexLock lock(&mu_);
@@ -130,6 +137,9 @@ class FakeLinkDevice final : public LinkDevice {
     explicit Stream(FakeLinkDevice* device) : device_(device) {}
     ~Stream() override {
       absl::MutexLock lock(&device_->mu_);
+      device_->going_ = true;
+      const auto may_go = [this] { return !device_->streams_held_; };
+      device_->mu_.Await(absl::Condition(&may_go));
       --device_->streams_;
     }
     bool After(int64_t mark, DeviceFailure* failure) override {
@@ -192,7 +202,7 @@ class FakeLinkDevice final : public LinkDevice {
   int fd_ = -1;
   char* memory_ = nullptr;
   mutable absl::Mutex mu_;
-  bool held_ = false, compute_held_ = false;
+  bool held_ = false, compute_held_ = false, streams_held_ = false, going_ = false;
   std::string failing_;
   char* instead_ = nullptr;
   int64_t claimed_ = 0;

@@ -18,6 +18,7 @@ constexpr absl::Duration kLookAtDevice = absl::Microseconds(50);
 void GrpcIncomingStream::ReturnCredit(CreditClass credit_class) {
   const size_t i = static_cast<size_t>(credit_class);
   absl::MutexLock lock(&mu_);
+  if (over_) return;  // the sender needs none any more, nor are there slots to go with it
   if (credit_class == CreditClass::kTie && pools_[i] == nullptr) return;  // not paced by us
   --held_[i];
   ++to_return_[i];
@@ -107,6 +108,7 @@ bool GrpcIncomingStream::Write(const v1::StreamTensorsResponse& response) {
 
 void GrpcIncomingStream::DropSlots() {
   absl::MutexLock lock(&mu_);
+  over_ = true;
   pools_ = {};
   base_ = nullptr;
   on_device_ = false;

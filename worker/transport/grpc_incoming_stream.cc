@@ -43,12 +43,12 @@ absl::Status GrpcIncomingStream::Serve() {
   if (status.ok()) status = Receive(stage.get(), from_stage);
   status = Annotate(status, absl::StrCat("stream from stage ", from_stage));
   DropSlots();
-  device_.reset();  // before the stage's own
   if (status.ok()) {
     stage->inbox()->End(from_stage);
   } else {
     stage->inbox()->Fail(from_stage, status);
   }
+  device_.reset();  // before the stage's own
   stage->Part(from_stage);
   return status;
 }

@@ -116,6 +116,7 @@ class GrpcIncomingStream final : public IncomingStream {
   std::array<Pool*, kNumCreditClasses> pools_ ABSL_GUARDED_BY(mu_) = {};
   std::array<std::deque<FreedSlot>, kNumCreditClasses> freed_ ABSL_GUARDED_BY(mu_);
   std::array<std::map<int64_t, Slot>, kNumCreditClasses> granted_ ABSL_GUARDED_BY(mu_);
+  bool over_ ABSL_GUARDED_BY(mu_) = false;  // nothing comes any more
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   bool acks_done_ ABSL_GUARDED_BY(mu_) = false;
 };
