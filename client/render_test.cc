@@ -365,6 +365,30 @@ TEST(PlanText, SaysThatBf16BoundariesChangeTheNumbers) {
                         "fp32's and depend on where stages begin\n"));
 }
 
+TEST(PlanText, SaysThatCudaStagesInBf16CanSendHalfTheBytes) {
+  v1::Plan plan = FailedJob().plan();
+  for (v1::StagePlan& stage : *plan.mutable_stage()) stage.set_device("cuda");
+  plan.set_precision(v1::PRECISION_FP32);
+  EXPECT_THAT(RenderPlan(plan, {}, 120), Not(HasSubstr("boundaries")));
+  plan.set_precision(v1::PRECISION_BF16);
+  EXPECT_THAT(RenderPlan(plan, {}, 120),
+              HasSubstr("\nboundaries fp32: pipeline.boundary_dtype: bf16 would halve the bytes "
+                        "between stages with the same numbers"));
+  plan.set_boundary_dtype(v1::BOUNDARY_DTYPE_BF16);
+  EXPECT_THAT(RenderPlan(plan, {}, 120),
+              HasSubstr("\nboundaries bf16: half the bytes between stages; numbers are fp32's"));
+  plan.mutable_stage(1)->clear_device();
+  EXPECT_THAT(RenderPlan(plan, {}, 120), HasSubstr("numbers differ from fp32's"));
+}
+
+TEST(PlanText, SaysWhereFp32IsMultipliedByTf32) {
+  v1::Plan plan = FailedJob().plan();
+  plan.set_precision(v1::PRECISION_FP32);
+  plan.set_bf16_emulate(false);
+  plan.set_tf32(true);
+  EXPECT_THAT(RenderPlan(plan, {}, 120), HasSubstr(", precision fp32 (TF32 on CUDA devices)\n"));
+}
+
 TEST(OutcomeText, IsOneLine) {
   EXPECT_EQ(RenderOutcome(FailedJob()),
             "job j3 (bible) failed: worker w1 (stage 1) lost; step 2/300, loss 3.5000");

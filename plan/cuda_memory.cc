@@ -19,17 +19,12 @@ int64_t ColumnSumBytes(int64_t rows, int64_t width) {
   return Pieces(4 * 2 * chunks * width);
 }
 
-// A linear layer's weight and bias, rounded for a product.
-int64_t ProductBytes(int64_t in, int64_t out) { return Pieces(2 * in * out) + Pieces(2 * out); }
-
-// In bfloat16 without a kernel for heads of this size (worker/backend/cuda/attention.h) all is
-// widened.
+// Heads that tensor cores have no kernel for are computed in fp32, on widened copies.
 int64_t AttentionBytes(const Model& m, int64_t tokens, bool bf16) {
   const int64_t delta = Pieces(4 * tokens * m.heads);
-  const int64_t size = m.head_size;
-  if (!bf16 || size == 32 || size == 64 || size == 96 || size == 128) return delta;
-  const int64_t in = tokens * (m.heads + 2 * m.kv_heads) * size;
-  const int64_t out = tokens * m.heads * size;
+  if (!bf16 || HasTensorCoreAttention(m.head_size)) return delta;
+  const int64_t in = tokens * (m.heads + 2 * m.kv_heads) * m.head_size;
+  const int64_t out = tokens * m.heads * m.head_size;
   return delta + 2 * Pieces(4 * in) + 2 * Pieces(4 * out);
 }
 
@@ -39,18 +34,14 @@ int64_t CudaScratchBytes(const Model& model, const LayerSpec& layer, const Micro
                          Precision precision) {
   const bool bf16 = precision != Precision::kFp32;
   const bool head = layer.kind == LayerKind::kHead;
-  const int64_t rows = head ? std::min(shape.tokens(), kHeadRows) : shape.tokens();
-  int64_t bytes = Pieces(8) + Pieces(8 * rows);  // losses
+  const int64_t rows = head ? std::min(shape.tokens(), kCudaHeadRows) : shape.tokens();
+  int64_t bytes = Pieces(8 * rows);  // losses
   const auto visit = [&](const std::vector<ParameterSpec>& parameters) {
     int64_t joined_rows = 0;
     for (const ParameterSpec& p : parameters) {
       joined_rows = p.joins_previous ? joined_rows + p.shape.front() : p.shape.front();
-      bytes = std::max(
-          bytes, Pieces(8) + Pieces(8 * ((p.elements() + kNormElements - 1) / kNormElements)));
+      bytes = std::max(bytes, Pieces(8 * ((p.elements() + kNormElements - 1) / kNormElements)));
       bytes = std::max(bytes, ColumnSumBytes(rows, std::max(joined_rows, model.width)));
-      if (bf16 && p.shape.size() == 2 && layer.kind != LayerKind::kEmbedding) {
-        bytes = std::max(bytes, ProductBytes(p.shape.back(), joined_rows));
-      }
     }
   };
   visit(layer.parameters);

@@ -195,6 +195,9 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
   if (training.bf16_emulate() && training.precision() != v1::PRECISION_BF16) {
     return BadValue(path + "bf16_emulate", "true", "it only with precision: bf16");
   }
+  if (training.tf32() && training.precision() == v1::PRECISION_BF16) {
+    return Bad(path + "tf32", "true", "it only with precision: fp32");
+  }
   return absl::OkStatus();
 }
 

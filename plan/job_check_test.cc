@@ -152,6 +152,11 @@ TEST(JobCheckTest, RefusesBadTrainingSizes) {
        [](auto* s) { s->mutable_training()->set_precision(static_cast<v1::Precision>(7)); }},
       {"training.bf16_emulate: true; expected it only with precision: bf16",
        [](auto* s) { s->mutable_training()->set_bf16_emulate(true); }},
+      {"training.tf32: true; expected it only with precision: fp32",
+       [](auto* s) {
+         s->mutable_training()->set_precision(v1::PRECISION_BF16);
+         s->mutable_training()->set_tf32(true);
+       }},
   });
 }
 

@@ -34,7 +34,7 @@ std::string LayerText(const Model& model, LayerKind kind) {
 std::string PrecisionText(const v1::TrainingSpec& training) {
   if (training.precision() == v1::PRECISION_UNSPECIFIED ||
       training.precision() == v1::PRECISION_FP32) {
-    return "fp32";
+    return training.tf32() ? "fp32 by TF32" : "fp32";
   }
   return training.bf16_emulate() ? "bf16 emulated" : "bf16";
 }

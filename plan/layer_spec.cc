@@ -10,13 +10,16 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kFloat = 4;  // bytes
+constexpr int64_t kFloat = 4, kRounded = 2;  // bytes
 constexpr int64_t kTokenId = 4;
 
 // Cost of an element-wise pass, a number that only has to be about right: FLOPs an element.
 constexpr double kNormFlops = 8, kActivationFlops = 16, kSoftmaxFlops = 10;
 
 int64_t FloatBytes(int64_t elements) { return AlignUp(kFloat * elements); }
+int64_t ActBytes(const Layout& on, int64_t elements) {
+  return AlignUp(on.activation_bytes * elements);
+}
 
 class ParameterList {
  public:
@@ -107,14 +110,15 @@ LayerSpec Head(const Model& m) {
 int64_t QkvWidth(const Model& m) { return (m.heads + 2 * m.kv_heads) * m.head_size; }
 
 // Bytes of the tensors that hold `parameters`.
-int64_t CarvedBytes(const std::vector<ParameterSpec>& parameters) {
+// `element_bytes`: of fp32 4, of a rounded copy 2.
+int64_t CarvedBytes(const std::vector<ParameterSpec>& parameters, int64_t element_bytes = kFloat) {
   int64_t total = 0, open = 0;
   for (const ParameterSpec& p : parameters) {
     if (!p.joins_previous) {
       total += AlignUp(open);
       open = 0;
     }
-    open += p.bytes();
+    open += element_bytes * p.elements();
   }
   return total + AlignUp(open);
 }
@@ -140,38 +144,38 @@ bool IsBlock(const LayerSpec& layer) {
   return layer.kind == LayerKind::kGpt2Block || layer.kind == LayerKind::kLlamaBlock;
 }
 
-int64_t SavedBytes(std::initializer_list<int64_t> shape) {
+int64_t SavedBytes(std::initializer_list<int64_t> shape, int64_t element_bytes) {
   int64_t elements = 1;
   for (int64_t d : shape) elements *= d;
-  return FloatBytes(elements);
+  return AlignUp(element_bytes * elements);
 }
 
-// Calls visit(name, shape) for each tensor a layer saves. Asked in every step, so that it does not
-// allocate.
+// Calls visit(name, shape, bytes of an element) for each tensor a layer saves. Asked in every step,
+// so that it does not allocate.
 template <typename Visit>
-void VisitSaved(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
+void VisitSaved(const Model& m, const LayerSpec& layer, const MicroBatchShape& s, const Layout& on,
                 const Visit& visit) {
   if (!IsBlock(layer)) return;
-  const int64_t n = s.tokens();
+  const int64_t n = s.tokens(), act = on.activation_bytes;
   const bool layer_norm = m.family == ModelFamily::kGpt2;
-  if (layer_norm) visit("first norm mean", {n});
-  visit("first norm rstd", {n});
-  visit("first norm output", {n, m.width});
-  visit("query, key, value", {n, QkvWidth(m)});
-  visit("attention output", {n, m.width});
-  visit("attention log-sum-exp", {s.sequences, m.heads, s.length});
-  visit("residual", {n, m.width});
-  if (layer_norm) visit("second norm mean", {n});
-  visit("second norm rstd", {n});
-  visit("second norm output", {n, m.width});
-  visit("mlp input", {n, layer_norm ? m.mlp_width : 2 * m.mlp_width});
+  if (layer_norm) visit("first norm mean", {n}, kFloat);
+  visit("first norm rstd", {n}, kFloat);
+  visit("first norm output", {n, m.width}, act);
+  visit("query, key, value", {n, QkvWidth(m)}, act);
+  visit("attention output", {n, m.width}, act);
+  visit("attention log-sum-exp", {s.sequences, m.heads, s.length}, kFloat);
+  visit("residual", {n, m.width}, act);
+  if (layer_norm) visit("second norm mean", {n}, kFloat);
+  visit("second norm rstd", {n}, kFloat);
+  visit("second norm output", {n, m.width}, act);
+  visit("mlp input", {n, layer_norm ? m.mlp_width : 2 * m.mlp_width}, act);
 }
 
 // One block of rows: logits; the norm's output, then its gradient; the norm's statistics.
-int64_t HeadBlockBytes(const Model& m, const MicroBatchShape& s) {
-  const int64_t rows = std::min(s.tokens(), kHeadRows);
+int64_t HeadBlockBytes(const Model& m, const MicroBatchShape& s, const Layout& on) {
+  const int64_t rows = std::min(s.tokens(), on.head_rows);
   const int64_t statistics = m.family == ModelFamily::kGpt2 ? 2 : 1;
-  return FloatBytes(rows * m.vocabulary) + FloatBytes(rows * m.width) +
+  return ActBytes(on, rows * m.vocabulary) + ActBytes(on, rows * m.width) +
          statistics * FloatBytes(rows);
 }
 
@@ -221,13 +225,30 @@ int64_t RopeTableBytes(const Model& model) {
   return FloatBytes(model.context * (model.head_size / 2));
 }
 
-int64_t WeightBytes(const Model& model, const std::vector<LayerSpec>& stage_layers) {
+Layout LayoutOn(DeviceKind device, Precision precision, int threads) {
+  Layout on;
+  if (device == DeviceKind::kCpu) {
+    on.threads = threads;
+    return on;
+  }
+  on.head_rows = kCudaHeadRows;
+  if (precision == Precision::kFp32) return on;
+  on.activation_bytes = 2;
+  on.rounded_weights = true;
+  return on;
+}
+
+int64_t WeightBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
+                    const Layout& on) {
   int64_t total = 0;
   bool llama = false;
   const bool alias = BorrowsFromOwnStage(stage_layers);
   for (const LayerSpec& layer : stage_layers) {
     total += CarvedBytes(layer.parameters);
     if (!alias) total += CarvedBytes(layer.borrowed);
+    if (on.rounded_weights && layer.kind != LayerKind::kEmbedding) {
+      total += CarvedBytes(layer.parameters, kRounded) + CarvedBytes(layer.borrowed, kRounded);
+    }
     llama = llama || layer.kind == LayerKind::kLlamaBlock;
   }
   return total + (llama ? 2 * RopeTableBytes(model) : 0);
@@ -250,30 +271,35 @@ int64_t OptimizerBytes(const std::vector<LayerSpec>& stage_layers, int64_t momen
 }
 
 std::vector<SavedSpec> SavedTensors(const Model& m, const LayerSpec& layer,
-                                    const MicroBatchShape& s) {
+                                    const MicroBatchShape& s, const Layout& on) {
   std::vector<SavedSpec> saved;
-  VisitSaved(m, layer, s, [&saved](const char* name, std::initializer_list<int64_t> shape) {
-    saved.push_back({name, shape, SavedBytes(shape)});
-  });
+  VisitSaved(m, layer, s, on,
+             [&saved](const char* name, std::initializer_list<int64_t> shape, int64_t element) {
+               saved.push_back({name, shape, SavedBytes(shape, element)});
+             });
   return saved;
 }
 
-int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
+int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                   const Layout& on) {
   int64_t total = 0;
-  VisitSaved(model, layer, shape, [&total](const char*, std::initializer_list<int64_t> tensor) {
-    total += SavedBytes(tensor);
-  });
+  VisitSaved(model, layer, shape, on,
+             [&total](const char*, std::initializer_list<int64_t> tensor, int64_t element) {
+               total += SavedBytes(tensor, element);
+             });
   return total;
 }
 
-int64_t InputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
+int64_t InputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                   const Layout& on) {
   if (layer.kind == LayerKind::kEmbedding) return AlignUp(kTokenId * shape.tokens());
-  return FloatBytes(shape.tokens() * model.width);
+  return ActBytes(on, shape.tokens() * model.width);
 }
 
-int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape) {
+int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                    const Layout& on) {
   if (layer.kind == LayerKind::kHead) return 0;
-  return FloatBytes(shape.tokens() * model.width);
+  return ActBytes(on, shape.tokens() * model.width);
 }
 
 int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads) {
@@ -285,41 +311,41 @@ int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads) {
 }
 
 int64_t ForwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
-                              int threads) {
+                              const Layout& on) {
   if (layer.kind == LayerKind::kEmbedding) return 0;
-  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
+  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s, on);
   // The activation, once attention is over.
-  return std::max(AttentionScratchBytes(s.length, m.head_size, threads),
-                  FloatBytes(s.tokens() * m.mlp_width));
+  return std::max(AttentionScratchBytes(s.length, m.head_size, on.threads),
+                  ActBytes(on, s.tokens() * m.mlp_width));
 }
 
 int64_t BackwardWorkspaceBytes(const Model& m, const LayerSpec& layer, const MicroBatchShape& s,
-                               int threads) {
+                               const Layout& on) {
   const int64_t n = s.tokens();
   if (layer.kind == LayerKind::kEmbedding) {
-    return m.embedding_dropout > 0 ? FloatBytes(n * m.width) : 0;
+    return m.embedding_dropout > 0 ? ActBytes(on, n * m.width) : 0;
   }
-  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s);
+  if (layer.kind == LayerKind::kHead) return HeadBlockBytes(m, s, on);
   // Two gradients of a token's width; then, in turn, the activation and its gradient, or the
   // gradient of q, k, v with attention's scratch.
   const int64_t attention =
-      FloatBytes(n * QkvWidth(m)) + AttentionScratchBytes(s.length, m.head_size, threads);
+      ActBytes(on, n * QkvWidth(m)) + AttentionScratchBytes(s.length, m.head_size, on.threads);
   const int64_t mlp = layer.kind == LayerKind::kGpt2Block
-                          ? FloatBytes(n * m.mlp_width)
-                          : FloatBytes(n * m.mlp_width) + FloatBytes(n * 2 * m.mlp_width);
-  return 2 * FloatBytes(n * m.width) + std::max(attention, mlp);
+                          ? ActBytes(on, n * m.mlp_width)
+                          : ActBytes(on, n * m.mlp_width) + ActBytes(on, n * 2 * m.mlp_width);
+  return 2 * ActBytes(on, n * m.width) + std::max(attention, mlp);
 }
 
 int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
-                            const MicroBatchShape& shape, int threads, bool training,
+                            const MicroBatchShape& shape, const Layout& on, bool training,
                             bool keeps_nothing) {
   int64_t saved = 0, forward = 0, backward = 0;
   for (const LayerSpec& layer : stage_layers) {
-    saved = std::max(saved, SavedBytes(model, layer, shape));
-    forward = std::max(forward, ForwardWorkspaceBytes(model, layer, shape, threads));
-    backward = std::max(backward, BackwardWorkspaceBytes(model, layer, shape, threads));
+    saved = std::max(saved, SavedBytes(model, layer, shape, on));
+    forward = std::max(forward, ForwardWorkspaceBytes(model, layer, shape, on));
+    backward = std::max(backward, BackwardWorkspaceBytes(model, layer, shape, on));
   }
-  const int64_t two = 2 * FloatBytes(shape.tokens() * model.width);
+  const int64_t two = 2 * ActBytes(on, shape.tokens() * model.width);
   return std::max(forward + (keeps_nothing ? two + saved : 0), training ? two + backward : 0);
 }
 

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "plan/alignment.h"
+#include "plan/device_kind.h"
 #include "plan/model.h"
+#include "plan/precision.h"
 
 namespace headrace {
 
@@ -45,8 +47,9 @@ struct SavedSpec {
 
 int64_t AlignUp(int64_t bytes);
 
-// Rows of logits the head has at once: the logits of a whole micro-batch never exist.
-inline constexpr int64_t kHeadRows = 256;
+// Rows of logits the head has at once: the logits of a whole micro-batch never exist. On a CUDA
+// device more of them, for each block of rows reads and writes the whole gradient of its matrix.
+inline constexpr int64_t kHeadRows = 256, kCudaHeadRows = 2048;
 // Queries of which a thread has attention probabilities at once, and the most keys of one tile of
 // its products.
 inline constexpr int64_t kAttentionQueries = 32;
@@ -58,6 +61,19 @@ struct MicroBatchShape {
   int64_t length = 0;
   int64_t tokens() const { return sequences * length; }
 };
+
+// How a stage's device keeps numbers, as far as sizes depend on it.
+struct Layout {
+  int64_t activation_bytes = 4;  // of one element of activations and their gradients
+  // Beside the fp32 of each parameter but the embedding's a copy rounded to bfloat16, as products
+  // read it; of a tie the head has one.
+  bool rounded_weights = false;
+  int64_t head_rows = kHeadRows;
+  // That take attention scratch of the workspace. A CUDA device's ops take none; what is counted
+  // for one thread is little beside the rest.
+  int threads = 1;
+};
+Layout LayoutOn(DeviceKind device, Precision precision, int threads);
 
 struct LayerSpec {
   int64_t index = 0;
@@ -81,10 +97,12 @@ std::vector<LayerSpec> BuildLayers(const Model& model);
 bool BorrowsFromOwnStage(const std::vector<LayerSpec>& stage_layers);
 
 // What a stage of these layers carves, in bytes.
-//   weights    each parameter rounded up to kAlignment (joined ones together), borrowed copies, and
-//              with Llama blocks one pair of rotary tables [context, head_size / 2] a stage
+//   weights    each parameter rounded up to kAlignment (joined ones together), borrowed copies,
+//              with Llama blocks one pair of rotary tables [context, head_size / 2] a stage, and
+//              the copies of Layout::rounded_weights
 //   gradients  own and borrowed parameters, rounded up likewise
-int64_t WeightBytes(const Model& model, const std::vector<LayerSpec>& stage_layers);
+int64_t WeightBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
+                    const Layout& on = {});
 int64_t GradientBytes(const std::vector<LayerSpec>& stage_layers);
 int64_t RopeTableBytes(const Model& model);  // of one table, of cosines or of sines
 // The optimizer's: `moments` fp32 values for each element of own parameters, each parameter's
@@ -97,18 +115,21 @@ int64_t OptimizerBytes(const std::vector<LayerSpec>& stage_layers, int64_t momen
 // it. The head keeps nothing: norm and logits are formed in backward, where loss and gradient come
 // in one go.
 std::vector<SavedSpec> SavedTensors(const Model& model, const LayerSpec& layer,
-                                    const MicroBatchShape& shape);
-int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
+                                    const MicroBatchShape& shape, const Layout& on = {});
+int64_t SavedBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                   const Layout& on = {});
 
 // Bytes a layer's input and output take (aligned). The head's output is 0: the loss is a scalar.
-int64_t InputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
-int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape);
+int64_t InputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                   const Layout& on = {});
+int64_t OutputBytes(const Model& model, const LayerSpec& layer, const MicroBatchShape& shape,
+                    const Layout& on = {});
 
-// Temporaries inside one call, for `threads` threads.
+// Temporaries inside one call.
 int64_t ForwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
-                              const MicroBatchShape& shape, int threads);
+                              const MicroBatchShape& shape, const Layout& on = {});
 int64_t BackwardWorkspaceBytes(const Model& model, const LayerSpec& layer,
-                               const MicroBatchShape& shape, int threads);
+                               const MicroBatchShape& shape, const Layout& on = {});
 // Attention's share of both, per thread: one head's keys and values packed for its products (whole
 // tiles of keys) and its keys or values once more as they are, scores, their gradients and masks of
 // kAttentionQueries queries, and five panels of their vectors of `size`. The backend's
@@ -119,7 +140,7 @@ int64_t AttentionScratchBytes(int64_t length, int64_t size, int threads);
 // one layer's saved tensors (where some forward keeps nothing), or two gradients (backward), with
 // the largest layer's temporaries: whichever is more.
 int64_t StageWorkspaceBytes(const Model& model, const std::vector<LayerSpec>& stage_layers,
-                            const MicroBatchShape& shape, int threads, bool training,
+                            const MicroBatchShape& shape, const Layout& on, bool training,
                             bool keeps_nothing = true);
 
 // Floating-point operations of one micro-batch (a multiply-add counts 2): matrix products,

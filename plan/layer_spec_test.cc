@@ -137,10 +137,10 @@ TEST(LayerSpec, TheHeadNeverHoldsMoreThanItsBlockOfLogits) {
   const Model m = Gpt2Small();
   const LayerSpec head = BuildLayers(m).back();
   // Logits, hidden states, mean and rstd.
-  EXPECT_EQ(ForwardWorkspaceBytes(m, head, {8, 1024}, 1), 256 * 4 * (50257 + 768 + 2));
-  EXPECT_EQ(ForwardWorkspaceBytes(m, head, {1, 3}, 1), AlignUp(3 * 50257 * 4) + 3 * 768 * 4 + 128);
+  EXPECT_EQ(ForwardWorkspaceBytes(m, head, {8, 1024}), 256 * 4 * (50257 + 768 + 2));
+  EXPECT_EQ(ForwardWorkspaceBytes(m, head, {1, 3}), AlignUp(3 * 50257 * 4) + 3 * 768 * 4 + 128);
   for (const MicroBatchShape shape : {MicroBatchShape{8, 1024}, MicroBatchShape{1, 3}}) {
-    EXPECT_EQ(BackwardWorkspaceBytes(m, head, shape, 1), ForwardWorkspaceBytes(m, head, shape, 1));
+    EXPECT_EQ(BackwardWorkspaceBytes(m, head, shape), ForwardWorkspaceBytes(m, head, shape));
   }
 }
 
@@ -149,15 +149,15 @@ TEST(LayerSpec, AStagesWorkspaceServesItsHungriestLayer) {
   const auto layers = BuildLayers(m);
   const MicroBatchShape shape{2, 5};
   const int64_t two = 2 * 256;
-  EXPECT_EQ(StageWorkspaceBytes(m, {layers[0]}, shape, 1, true), two);
+  EXPECT_EQ(StageWorkspaceBytes(m, {layers[0]}, shape, {}, true), two);
   const int64_t scratch = AttentionScratchBytes(5, 2, 1);
-  EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, 1, false),
+  EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, {}, false),
             two + SavedBytes(m, layers[1], shape) + scratch);
   // Where every forward keeps what it makes, there is nothing but temporaries.
-  EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, 1, true, false),
-            two + BackwardWorkspaceBytes(m, layers[1], shape, 1));
+  EXPECT_EQ(StageWorkspaceBytes(m, layers, shape, {}, true, false),
+            two + BackwardWorkspaceBytes(m, layers[1], shape));
   // Backward of the block: two gradients, and q, k, v's beside attention's scratch.
-  EXPECT_EQ(BackwardWorkspaceBytes(m, layers[1], shape, 1), two + 768 + scratch);
+  EXPECT_EQ(BackwardWorkspaceBytes(m, layers[1], shape), two + 768 + scratch);
 }
 
 TEST(LayerSpec, FlopsOfGpt2AreTheUsualSixPerParameterAndToken) {

@@ -37,17 +37,21 @@ int64_t TravelBytes(const StageShape& shape) {
   return AlignUp(element_bytes * shape.largest.tokens() * shape.model.width);
 }
 
-bool Bf16Activations(const StageShape& shape) {
-  return shape.device == DeviceKind::kCuda && shape.precision != Precision::kFp32;
-}
-
-int64_t ConversionBytes(const StageShape& shape) {
-  const bool bf16 = Bf16Activations(shape);
-  if (shape.bf16_boundaries == bf16) return 0;
+int64_t ConversionBuffers(const StageShape& shape) {
   int64_t buffers = 0;
   if (shape.stage > 0) buffers += shape.training ? 2 : 1;
   if (shape.stage < shape.num_stages - 1) ++buffers;
-  return buffers * AlignUp((bf16 ? 2 : 4) * shape.largest.tokens() * shape.model.width);
+  return buffers;
+}
+
+int64_t ConversionBufferBytes(const StageShape& shape) {
+  const int64_t element_bytes = shape.layout().activation_bytes;
+  if (element_bytes == (shape.bf16_boundaries ? 2 : 4)) return 0;
+  return AlignUp(element_bytes * shape.largest.tokens() * shape.model.width);
+}
+
+int64_t ConversionBytes(const StageShape& shape) {
+  return ConversionBuffers(shape) * ConversionBufferBytes(shape);
 }
 
 int64_t DeviceBytes(const StageShape& shape) {
@@ -57,11 +61,12 @@ int64_t DeviceBytes(const StageShape& shape) {
 }
 
 int64_t WorkingSetBytes(const StageShape& shape) {
+  const Layout on = shape.layout();
   int64_t bytes = 0;
   for (size_t i = 0; i < shape.layers.size(); ++i) {
-    bytes += SavedBytes(shape.model, shape.layers[i], shape.largest);
+    bytes += SavedBytes(shape.model, shape.layers[i], shape.largest, on);
     if (i + 1 < shape.layers.size()) {
-      bytes += OutputBytes(shape.model, shape.layers[i], shape.largest);
+      bytes += OutputBytes(shape.model, shape.layers[i], shape.largest, on);
     }
   }
   return bytes;
@@ -135,16 +140,15 @@ int64_t LinkBytes(const StageShape& shape, int64_t input_bytes, int64_t output_b
 
 StageBytes StageMemory(const StageShape& shape, const std::vector<Action>& actions) {
   StageBytes bytes;
-  bytes.weights = WeightBytes(shape.model, shape.layers);
+  bytes.weights = WeightBytes(shape.model, shape.layers, shape.layout());
   if (shape.training) {
     bytes.gradients = GradientBytes(shape.layers);
     bytes.optimizer = OptimizerBytes(shape.layers, shape.optimizer_moments);
   }
   bytes.stash = shape.training ? PeakStash(shape, actions).bytes : BoundaryBytes(shape);
-  bytes.workspace =
-      StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads, shape.training,
-                          shape.recomputes) +
-      ConversionBytes(shape) + DeviceBytes(shape);
+  bytes.workspace = StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.layout(),
+                                        shape.training, shape.recomputes) +
+                    ConversionBytes(shape) + DeviceBytes(shape);
   bytes.link = LinkBytes(shape, BoundaryBytes(shape), OutputBoundaryBytes(shape));
   return bytes;
 }

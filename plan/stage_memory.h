@@ -14,8 +14,8 @@
 //               the largest one. GPipe §2.3: O(N + L/K · N/M)
 //   workspace   StageWorkspaceBytes: two outputs and one layer's saved tensors (where some
 //               forward keeps nothing), or two gradients (backward), with the largest layer's
-//               temporaries: whichever is more; with bfloat16 boundaries the layers' ends of them
-//               too (ConversionBytes), and what the device's ops take (DeviceBytes)
+//               temporaries: whichever is more; with boundaries of another type the layers' ends
+//               of them too (ConversionBytes), and what the device's ops take (DeviceBytes)
 //   link        tensors received but not taken, and sends in flight, as bounded by the credits c:
 //   with
 //               b the boundary going in and o the one going out, stage > 0: c·b (activations
@@ -57,7 +57,10 @@ struct StageShape {
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
   DeviceKind device = DeviceKind::kCpu;
+  bool tf32 = false;  // of fp32 products on a CUDA device; takes no other memory
   int64_t micro_batches = 1;  // of a mini-batch
+
+  Layout layout() const { return LayoutOn(device, precision, threads); }
 };
 
 // What is held at one point of a list.
@@ -89,10 +92,11 @@ int64_t BoundaryBytes(const StageShape& shape);        // of the stage's input, 
 int64_t OutputBoundaryBytes(const StageShape& shape);  // of what it sends downstream; last stage: 0
 // A micro-batch's [tokens, width] on its way between two stages.
 int64_t TravelBytes(const StageShape& shape);
-// Activations are bfloat16, not fp32: on a CUDA device where products are.
-bool Bf16Activations(const StageShape& shape);
 // Buffers between layers and boundaries of another type: the input and, in training, its gradient
-// (stage > 0); the output, or in backward its gradient (stage < K−1). 0 where the types are the same.
+// (stage > 0); the output, or in backward its gradient (stage < K−1). How many a stage there has,
+// and all their bytes: 0 where both are of one type.
+int64_t ConversionBuffers(const StageShape& shape);
+int64_t ConversionBufferBytes(const StageShape& shape);  // of one
 int64_t ConversionBytes(const StageShape& shape);
 // What the device's ops take among themselves: panels of bf16 products on a CPU; on a CUDA device
 // what plan/cuda_memory.h lists.

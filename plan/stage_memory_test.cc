@@ -71,17 +71,19 @@ TEST(StageMemoryTest, StashLevelsFollowTheActions) {
   EXPECT_THAT(StashLevels({}), ElementsAre());
 }
 
-// On a CUDA device: the workspace of products, what the most demanding op takes, and on the last
-// stage the targets. Sizes worked out by hand, pieces of 256 bytes.
+// On a CUDA device: the workspace of products, what the most demanding op takes, norms, and on the
+// last stage targets and losses. Sizes worked out by hand, pieces of 256 bytes.
 TEST(StageMemoryTest, ACudaStageCountsWhatItsOpsTake) {
   StageShape shape = Stage(1, 3, 1, 3);
   shape.precision = Precision::kBf16;
   EXPECT_EQ(DeviceBytes(shape), kBf16PanelBytes);
   shape.device = DeviceKind::kCuda;
-  // Attention's backward: deltas, q, k, v and their gradients, outputs and theirs, widened since there
-  // is no bfloat16 kernel for heads of 4. Squared norms of two blocks' 12 parameters each.
-  const int64_t attention = 512 + 2 * 4 * kTokens * 24 + 2 * 4 * kTokens * kWidth;
-  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + attention + 8 * 24);
+  // Attention's backward with heads of 4: deltas, and in fp32 q, k, v, outputs, their gradients.
+  // Squared norms of two blocks' 12 parameters each.
+  EXPECT_EQ(DeviceBytes(shape),
+            (32 << 20) + 512 + 2 * 4 * kTokens * 24 + 2 * 4 * kTokens * kWidth + 8 * 24);
+  shape.model.head_size = 32;  // tensor cores take them as they are; sums of 32 columns are less
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 512 + 8 * 24);
   // Boundaries are fp32, activations are not: input, its gradient, output.
   EXPECT_EQ(ConversionBytes(shape), 3 * 2 * kTokens * kWidth);
   shape.bf16_boundaries = true;
@@ -89,11 +91,54 @@ TEST(StageMemoryTest, ACudaStageCountsWhatItsOpsTake) {
   shape = Stage(2, 3, 3, 4);
   shape.device = DeviceKind::kCuda;
   shape.micro_batches = 9;
-  // fp32: losses of 48 rows and their sum; two sums of 8 columns are no more than that; targets,
-  // losses of nine micro-batches and of an evaluation's, norms of two parameters.
-  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 256 + 512 + 192 + 128 + 64 + 64);
+  // fp32: losses of 48 rows; two sums of 8 columns are no more than that; targets, losses of nine
+  // micro-batches and of an evaluation's, norms of two parameters.
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 512 + 192 + 128 + 64 + 64);
   shape.training = false;
-  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 256 + 512 + 4 * kVocabulary);
+  EXPECT_EQ(DeviceBytes(shape), (32 << 20) + 512 + 4 * kVocabulary);
+}
+
+TEST(StageMemoryTest, ACudaStageInBf16KeepsHalvesOfActivationsAndRoundedWeights) {
+  const auto actions = Parse("1F0 1F1 1R0 1B0 1R1 1B1");
+  StageShape shape = Stage(1, 3, 1, 3);  // both blocks
+  const StageBytes fp32 = StageMemory(shape, actions);
+  shape.precision = Precision::kBf16;
+  shape.device = DeviceKind::kCuda;
+  const StageBytes bytes = StageMemory(shape, actions);
+  // A block's parameters once more, 2 bytes each, each rounded up to 64.
+  const int64_t rounded = 4 * 64 + (24 * 8 * 2 + 64) + (8 * 8 * 2 + 64) + 2 * (32 * 8 * 2 + 64);
+  EXPECT_EQ(bytes.weights, fp32.weights + 2 * rounded);
+  EXPECT_EQ(bytes.gradients, fp32.gradients);
+  EXPECT_EQ(bytes.optimizer, fp32.optimizer);
+  // Statistics and log-sum-exp in fp32; eleven tensors of a token's width in bfloat16.
+  const int64_t half = kBoundary / 2;
+  const int64_t saved = 4 * kTokens * 4 + 3 * 2 * 16 * 4 + 11 * half;
+  EXPECT_EQ(WorkingSetBytes(shape), 2 * saved + half);
+  EXPECT_EQ(bytes.stash, 2 * kBoundary + 2 * saved + half) << "boundaries travel in fp32";
+  // Two outputs, a layer's saved tensors, and the MLP's activation or attention's scratch; then the
+  // three buffers between fp32 boundaries and layers.
+  const int64_t temporaries = std::max(4 * half, AttentionScratchBytes(16, 4, 1));
+  EXPECT_EQ(bytes.workspace, 2 * half + saved + temporaries + 3 * half + DeviceBytes(shape));
+  EXPECT_EQ(bytes.link, fp32.link);
+  shape.bf16_boundaries = true;
+  EXPECT_EQ(ConversionBytes(shape), 0);
+  EXPECT_EQ(StageMemory(shape, actions).link, fp32.link / 2);
+}
+
+// Whoever owns the tie's weight keeps no rounded copy of it: the head has one, in either case.
+TEST(StageMemoryTest, ACudaTieIsRoundedOnceForTheHead) {
+  const Layout on = LayoutOn(DeviceKind::kCuda, Precision::kBf16, 1);
+  for (const StageShape& shape : {Stage(1, 2, 3, 4), Stage(0, 1, 0, 4)}) {
+    int64_t rounded = 0;
+    for (const LayerSpec& layer : shape.layers) {
+      if (layer.kind == LayerKind::kHead) rounded += 2 * 64 + AlignUp(2 * kVocabulary * kWidth);
+      if (layer.kind == LayerKind::kGpt2Block) {
+        rounded += 4 * 64 + (24 * 8 * 2 + 64) + (8 * 8 * 2 + 64) + 2 * (32 * 8 * 2 + 64);
+      }
+    }
+    EXPECT_EQ(WeightBytes(shape.model, shape.layers, on),
+              WeightBytes(shape.model, shape.layers) + rounded);
+  }
 }
 
 // Sums written out by hand from the shapes, independent of plan/layer_spec.cc.
@@ -119,7 +164,7 @@ TEST(StageMemoryTest, MiddleStageCountsEveryKind) {
   EXPECT_EQ(WorkingSetBytes(shape), 2 * saved + kBoundary);
   EXPECT_EQ(bytes.stash, 2 * kBoundary + WorkingSetBytes(shape));
   EXPECT_EQ(bytes.workspace,
-            StageWorkspaceBytes(shape.model, shape.layers, shape.largest, 1, true));
+            StageWorkspaceBytes(shape.model, shape.layers, shape.largest, {}, true));
 
   // Two credits: 2 activations and 3 gradients on the way in's side, 3 and 3 on the other.
   EXPECT_EQ(bytes.link, (2 + 3 + 3 + 3) * kBoundary);

@@ -308,6 +308,7 @@ absl::StatusOr<StageJob> CheckAssignment(const v1::StageAssignment& assignment,
   job.shape.threads = limits.threads;
   job.shape.device = limits.device;
   job.shape.precision = PrecisionOf(assignment.spec().training());
+  job.shape.tf32 = assignment.spec().training().tf32();
   const v1::StagePlan& stage = assignment.plan().stage(job.stage());
   const std::vector<LayerSpec> layers = BuildLayers(job.shape.model);
   for (const v1::StagePlan& each : assignment.plan().stage()) {

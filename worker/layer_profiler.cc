@@ -51,6 +51,7 @@ absl::StatusOr<std::vector<LayerProfiler::Task>> LayerProfiler::Prepare(
                             SplitBatch(training.batch_size(), training.micro_batches()));
   shape.largest = {sequences.front(), training.sequence_length()};
   shape.precision = PrecisionOf(training);
+  shape.tf32 = training.tf32();
   if (shape.precision == Precision::kBf16 && !limits_.bf16) {
     return absl::FailedPreconditionError("the device of this worker does not multiply bf16");
   }

@@ -1,6 +1,7 @@
 #include "worker/layer_timer.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -29,7 +30,7 @@ constexpr int64_t kPieceValues = 7 << 14;  // of what a tensor is filled with at
 
 // Buffers beside the layer's own: input, output and their gradients, and what backward needs.
 int64_t BoundaryBytesOf(const StageShape& layer) {
-  return AlignUp(4 * layer.largest.tokens() * layer.model.width);
+  return AlignUp(layer.layout().activation_bytes * layer.largest.tokens() * layer.model.width);
 }
 
 // Never none: an embedding keeps nothing.
@@ -62,10 +63,9 @@ class TimedLayer {
     HEADRACE_ASSIGN_OR_RETURN(const double recompute,
                               Time([&] { model_->Recompute(mb_, input_, kept_); }));
     if (cancelled) return absl::CancelledError("the measurement was cancelled");
-    HEADRACE_ASSIGN_OR_RETURN(const double backward, Time([&] {
-                                model_->Backward(mb_, input_, kept_, output_gradient_,
-                                                 input_gradient_);
-                              }));
+    HEADRACE_ASSIGN_OR_RETURN(
+        const double backward,
+        Time([&] { model_->Backward(mb_, input_, kept_, output_gradient_, input_gradient_); }));
     least->set_forward_s(std::min(least->forward_s(), forward));
     least->set_recompute_s(std::min(least->recompute_s(), recompute));
     least->set_backward_s(std::min(least->backward_s(), backward));
@@ -90,41 +90,56 @@ class TimedLayer {
     for (size_t i = 0; i < piece.size(); ++i) {
       piece[i] = 0.01f * static_cast<float>(static_cast<int64_t>(i % 7) - 3);
     }
+    const int64_t element_bytes = ElementBytes(tensor.type);
+    std::vector<uint16_t> halves;  // of a piece in bfloat16
+    const void* from = piece.data();
+    if (tensor.type == ElementType::kBfloat16) {
+      for (const float value : piece) {
+        halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+      }
+      from = halves.data();
+    }
     for (int64_t at = 0; at < tensor.elements(); at += kPieceValues) {
-      HEADRACE_RETURN_IF_ERROR(
-          device_->ToDevice(tensor.f32() + at, piece.data(),
-                            4 * std::min(kPieceValues, tensor.elements() - at), "a layer's input"));
+      HEADRACE_RETURN_IF_ERROR(device_->ToDevice(
+          static_cast<char*>(tensor.data) + at * element_bytes, from,
+          element_bytes * std::min(kPieceValues, tensor.elements() - at), "a layer's input"));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<float*> Floats(const char* name, int64_t bytes) {
+  absl::StatusOr<void*> Filled(const char* name, int64_t bytes, ElementType type) {
     HEADRACE_ASSIGN_OR_RETURN(
         const Tensor tensor,
-        device_->arena()->Carve(MemoryKind::kStash, name, ElementType::kFloat32, {bytes / 4}));
+        device_->arena()->Carve(MemoryKind::kStash, name, type, {bytes / ElementBytes(type)}));
     HEADRACE_RETURN_IF_ERROR(FillOrdinary(tensor));
-    return tensor.f32();
+    return tensor.data;
+  }
+
+  absl::StatusOr<Act> Activations(const char* name) {
+    const ElementType type = device_->ops()->activation_type();
+    HEADRACE_ASSIGN_OR_RETURN(void* const data, Filled(name, BoundaryBytesOf(layer_), type));
+    return Act(data, type);
   }
 
   absl::Status Carve(const DeviceOpener& open) {
     HEADRACE_ASSIGN_OR_RETURN(device_, open(NeedsOf(layer_, Needed(layer_).total())));
-    HEADRACE_ASSIGN_OR_RETURN(
-        model_, StageModel::Create(layer_, device_->arena(), device_->ops()));
+    HEADRACE_ASSIGN_OR_RETURN(model_, StageModel::Create(layer_, device_->arena(), device_->ops()));
     // Backward adds to gradients: the first time it would also be the system's giving their pages.
     model_->ZeroGradients();
     for (const Parameter& parameter : model_->parameters()) {
       HEADRACE_RETURN_IF_ERROR(FillOrdinary(parameter.weight));
     }
-    const int64_t bytes = BoundaryBytesOf(layer_);
-    HEADRACE_ASSIGN_OR_RETURN(input_, Floats("input", bytes));
-    HEADRACE_ASSIGN_OR_RETURN(output_, Floats("output", bytes));
-    HEADRACE_ASSIGN_OR_RETURN(output_gradient_, Floats("output gradient", bytes));
-    HEADRACE_ASSIGN_OR_RETURN(input_gradient_, Floats("input gradient", bytes));
-    HEADRACE_ASSIGN_OR_RETURN(kept_, Floats("kept", KeptBytes(layer_)));
+    model_->RoundWeights();
+    HEADRACE_ASSIGN_OR_RETURN(const Act input, Activations("input"));
+    input_ = input.data();
+    HEADRACE_ASSIGN_OR_RETURN(output_, Activations("output"));
+    HEADRACE_ASSIGN_OR_RETURN(output_gradient_, Activations("output gradient"));
+    HEADRACE_ASSIGN_OR_RETURN(input_gradient_, Activations("input gradient"));
+    HEADRACE_ASSIGN_OR_RETURN(kept_, Filled("kept", KeptBytes(layer_), ElementType::kFloat32));
     HEADRACE_ASSIGN_OR_RETURN(
-        const Tensor tokens, device_->arena()->Carve(MemoryKind::kStash, "tokens",
-                                                     ElementType::kInt32,
-                                                     {layer_.largest.tokens()}));
+        const Tensor tokens,
+        device_->arena()->Carve(MemoryKind::kStash, "tokens", ElementType::kInt32,
+                                {layer_.largest.tokens()}));
     std::vector<int32_t> ids(static_cast<size_t>(tokens.elements()));
     for (size_t i = 0; i < ids.size(); ++i) {
       ids[i] = static_cast<int32_t>(static_cast<int64_t>(i) % layer_.model.vocabulary);
@@ -146,8 +161,8 @@ class TimedLayer {
   std::unique_ptr<DeviceNumbers> loss_;
   MicroBatch mb_;
   const void* input_ = nullptr;
-  float *output_ = nullptr, *output_gradient_ = nullptr, *input_gradient_ = nullptr;
-  float* kept_ = nullptr;
+  Act output_, output_gradient_, input_gradient_;
+  void* kept_ = nullptr;
 };
 
 v1::LayerSeconds Longest() {

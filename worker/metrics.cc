@@ -33,6 +33,13 @@ struct WorkerMetrics::Series {
               "Bytes of the stage's arena in use by kind: weights, gradients, optimizer, stash, "
               "workspace, link.")
           .Register(*registry);
+  prometheus::Gauge& pinned = prometheus::BuildGauge()
+                                  .Name("headrace_worker_pinned_bytes")
+                                  .Help(
+                                      "Bytes of host memory that are pinned for the stage's CUDA "
+                                      "device; 0 without one.")
+                                  .Register(*registry)
+                                  .Add({});
   prometheus::Family<prometheus::Counter>& link_bytes =
       prometheus::BuildCounter()
           .Name("headrace_worker_link_bytes_total")
@@ -112,6 +119,8 @@ void WorkerMetrics::MemoryInUse(const v1::MemoryBytes& bytes) {
   series_->SetMemory("workspace", bytes.workspace());
   series_->SetMemory("link", bytes.link());
 }
+
+void WorkerMetrics::PinnedBytes(int64_t bytes) { series_->pinned.Set(static_cast<double>(bytes)); }
 
 void WorkerMetrics::LinkBytes(int64_t sent, int64_t received) {
   series_->link_bytes.Add({{"direction", "sent"}}).Increment(static_cast<double>(sent));

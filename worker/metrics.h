@@ -21,6 +21,7 @@ class WorkerMetrics {
 
   void StepDone(const v1::StageSeconds& seconds);
   void MemoryInUse(const v1::MemoryBytes& bytes);
+  void PinnedBytes(int64_t bytes);
   void LinkBytes(int64_t sent, int64_t received);  // since the last call
   void Serving(bool stage);
   // What a stage reports of a snapshot: each way it went, or that it went nowhere.

@@ -23,10 +23,13 @@ StageFetch::StageFetch(const StageJob* job, const WorkerContext* context, Flight
     : job_(*job), context_(*context), recorder_(recorder), cancellation_(cancellation) {}
 
 absl::Status StageFetch::Weights(StageEquipment* equipment) {
-  if (job_.start_step > 0) return State(equipment);
-  if (!job_.weights.empty()) return GivenWeights(equipment);
-  recorder_->Record("drawing initial weights");
-  equipment->model()->Initialise(job_.training.seed());
+  if (job_.start_step == 0 && job_.weights.empty()) {
+    recorder_->Record("drawing initial weights");
+    equipment->model()->Initialise(job_.training.seed());
+    return equipment->device()->Check();
+  }
+  HEADRACE_RETURN_IF_ERROR(job_.start_step > 0 ? State(equipment) : GivenWeights(equipment));
+  equipment->model()->RoundWeights();
   return equipment->device()->Check();
 }
 

@@ -24,6 +24,8 @@ constexpr absl::Duration kConnectTime = absl::Seconds(3);
 // tells.
 constexpr absl::Duration kDeviceConnectTime = absl::Seconds(25);
 constexpr absl::Duration kFinishTime = absl::Seconds(5);
+// What a device was told before a stage ends may be a whole step.
+constexpr absl::Duration kIdleTime = absl::Minutes(1);
 
 std::string LinkLine(const v1::LinkInfo& link) {
   return absl::StrCat("link to stage ", link.to_stage(), ": ", link.transport(), " (",
@@ -104,8 +106,8 @@ void StageRunner::Run() {
   if (equipment.ok()) {
     ReportFault(RunStage(equipment->get()));
     TearDown(equipment->get());
-    if ((*equipment)->device()->lost())
-      lost = std::string((*equipment)->device()->Check().message());
+    ComputeDevice* const device = (*equipment)->device();
+    if (device->lost()) lost = std::string(device->Check().message());
     equipment->reset();
   } else {
     ReportFault(equipment.status());
@@ -113,6 +115,7 @@ void StageRunner::Run() {
   }
   context_.metrics->Serving(false);
   context_.metrics->MemoryInUse({});
+  context_.metrics->PinnedBytes(0);
   LogInfo(absl::StrCat("job ", job_.job_id, ", stage ", job_.stage(), ": ended"));
   {
     absl::MutexLock lock(&mu_);
@@ -159,6 +162,7 @@ absl::Status StageRunner::Prepare(StageEquipment* equipment) {
   HEADRACE_RETURN_IF_ERROR(fetch.Data(equipment));
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
   context_.metrics->MemoryInUse(equipment->MemoryInUse());
+  context_.metrics->PinnedBytes(equipment->device()->pinned_bytes());
 
   // From here on neighbours may connect: they do so once all stages are ready.
   context_.directory->Enter(Context(equipment), equipment->inbox(), equipment->shared_inputs());
@@ -221,8 +225,10 @@ absl::Status StageRunner::Connect(StageEquipment* equipment) {
       Context(equipment), Receivers(),
       absl::Now() + (job_.staged() ? kDeviceConnectTime : kConnectTime), on_lost, &cancellation_);
   if (!connected.ok()) {
-    // The error names the link; who is at its other end is to blame.
-    for (const v1::Peer& peer : Receivers()) {
+    // The error names the link; who is at its other end is to blame, but not for a transport that is
+    // forced and cannot be.
+    const bool forced = absl::StrContains(connected.status().message(), "pipeline.transport is ");
+    for (const v1::Peer& peer : forced ? std::vector<v1::Peer>() : Receivers()) {
       const std::string name = absl::StrCat("stage ", peer.stage(), " ");
       if (absl::StrContains(connected.status().message(), name)) blamed_worker_ = peer.worker();
     }
@@ -312,6 +318,9 @@ void StageRunner::TearDown(StageEquipment* equipment) {
   context_.directory->Leave(job_.job_id, job_.generation);
   equipment->inbox()->Close();
   exchange_.reset();
+  // Whoever gives its memory back waits for the device, and a link may have given up on one that
+  // compute has not asked since. What it says is asked for next.
+  static_cast<void>(equipment->device()->Wait(kIdleTime));
 }
 
 void StageRunner::ReportFault(const absl::Status& status) {

@@ -17,7 +17,8 @@
 namespace headrace {
 namespace {
 
-std::string MemoryLine(const StageJob& job, int64_t step, const v1::MemoryBytes& peak) {
+std::string MemoryLine(const StageJob& job, int64_t step, const v1::MemoryBytes& peak,
+                       int64_t pinned) {
   const StageBytes plan = StageMemory(job.shape, job.actions);
   const auto kind = [](const char* name, int64_t measured, int64_t predicted) {
     return absl::StrCat(name, " ", measured, " of ", predicted);
@@ -29,7 +30,8 @@ std::string MemoryLine(const StageJob& job, int64_t step, const v1::MemoryBytes&
       kind("optimizer", peak.optimizer(), plan.optimizer), ", ",
       kind("stash", peak.stash(), plan.stash), ", ",
       kind("workspace", peak.workspace(), plan.workspace), ", ",
-      kind("link", peak.link(), plan.link));
+      kind("link", peak.link(), plan.link),
+      pinned > 0 ? absl::StrCat("; pinned host memory ", pinned) : "");
 }
 
 SnapshotSource SourceOf(const StageTraining::Parts& parts) {
@@ -97,7 +99,8 @@ absl::Status StageTraining::RunSteps() {
     *parts_.finished_step = step;
     HEADRACE_RETURN_IF_ERROR(ReportStep(&outcome));
     if (++run == 2) {
-      parts_.reports->Log(MemoryLine(job_, step, parts_.equipment->PeakMemory()));
+      parts_.reports->Log(MemoryLine(job_, step, parts_.equipment->PeakMemory(),
+                                     parts_.equipment->device()->pinned_bytes()));
     }
     if (verdict_.checkpoint || verdict_.replicate) snapshotter_.Take(step, verdict_.checkpoint);
     if (verdict_.leave) return absl::OkStatus();

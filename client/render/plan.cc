@@ -10,6 +10,7 @@
 #include "client/render/human.h"
 #include "client/render/table.h"
 #include "common/flags.h"
+#include "plan/device_kind.h"
 #include "plan/sim_device.h"
 
 namespace headrace {
@@ -47,11 +48,33 @@ std::string Word(Enum value, const google::protobuf::EnumDescriptor* type) {
   return descriptor == nullptr ? absl::StrCat(static_cast<int>(value)) : EnumWord(*descriptor);
 }
 
-// ", precision bf16 (emulated)"; nothing in a plan older than precisions.
+// ", precision bf16 (emulated)", ", precision fp32 (TF32 on CUDA devices)"; nothing in a plan older
+// than precisions.
 std::string Precision(const v1::Plan& plan) {
   if (plan.precision() == v1::PRECISION_UNSPECIFIED) return "";
   return absl::StrCat(", precision ", Word(plan.precision(), v1::Precision_descriptor()),
-                      plan.bf16_emulate() ? " (emulated)" : "");
+                      plan.bf16_emulate() ? " (emulated)" : "",
+                      plan.tf32() ? " (TF32 on CUDA devices)" : "");
+}
+
+// How tensors travel between stages, where there is anything to say about it.
+std::string Boundaries(const v1::Plan& plan) {
+  if (plan.stages() < 2) return "";
+  const bool bf16 = plan.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16;
+  // CUDA devices keep activations in the job's precision: nothing is left to be rounded.
+  const bool exact =
+      plan.precision() == v1::PRECISION_BF16 &&
+      std::all_of(plan.stage().begin(), plan.stage().end(), [](const v1::StagePlan& stage) {
+        return DeviceKindOf(stage.device()) == DeviceKind::kCuda;
+      });
+  if (bf16) {
+    return absl::StrCat("boundaries bf16: half the bytes between stages; numbers ",
+                        exact ? "are fp32's, for all stages keep activations in bf16\n"
+                              : "differ from fp32's and depend on where stages begin\n");
+  }
+  return exact ? "boundaries fp32: pipeline.boundary_dtype: bf16 would halve the bytes between "
+                 "stages with the same numbers, for all stages keep activations in bf16\n"
+               : "";
 }
 
 // What the predicted seconds rest on; nothing where a stage does not say.
@@ -184,12 +207,8 @@ std::string RenderPlan(const v1::Plan& plan, const std::vector<v1::MemoryBytes>&
                   ", bubble ", FormatShare(plan.bubble()),
                   " beside (K−1)/(M+K−1) = ", FormatShare(plan.ideal_bubble()), "; ",
                   FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
-  if (plan.boundary_dtype() == v1::BOUNDARY_DTYPE_BF16 && plan.stages() > 1) {
-    absl::StrAppend(&out,
-                    "boundaries bf16: half the bytes between stages; numbers differ from fp32's "
-                    "and depend on where stages begin\n");
-  }
-  absl::StrAppend(&out, SimulatedLine(plan), SlowLinks(plan), ExposedLinks(plan), "\n");
+  absl::StrAppend(&out, Boundaries(plan), SimulatedLine(plan), SlowLinks(plan), ExposedLinks(plan),
+                  "\n");
   absl::StrAppend(&out, StageTable(plan, width), "\nmemory\n", MemoryTable(plan, measured, width));
   if (!plan.grid().empty()) {
     absl::StrAppend(&out, "\nschedule\n");

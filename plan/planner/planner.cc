@@ -41,6 +41,13 @@ std::string HaveNot(std::vector<std::string> names) {
 absl::StatusOr<std::vector<PlanWorker>> Capable(const JobShape& job, int64_t needed,
                                                 const std::vector<PlanWorker>& workers) {
   if (static_cast<int64_t>(workers.size()) < needed) return TooFewWorkers(needed, workers.size());
+  const bool any_cuda = std::any_of(workers.begin(), workers.end(), [](const PlanWorker& w) {
+    return w.device == DeviceKind::kCuda;
+  });
+  if (job.tf32 && !any_cuda) {
+    return absl::FailedPreconditionError(
+        "training.tf32 is of CUDA devices, and no worker has one: leave it out");
+  }
   const std::string needs = absl::StrCat(needed, needed == 1 ? " worker" : " workers");
   std::vector<PlanWorker> capable;
   std::vector<std::string> no_bf16, no_head;
@@ -130,6 +137,7 @@ v1::Plan Write(const JobShape& job, const std::vector<PlanWorker>& workers, cons
   plan.set_recompute(job.recompute);
   plan.set_precision(job.precision == Precision::kFp32 ? v1::PRECISION_FP32 : v1::PRECISION_BF16);
   plan.set_bf16_emulate(job.precision == Precision::kBf16Emulated);
+  plan.set_tf32(job.tf32);
   for (const int64_t sequences : job.micro_batch_sequences) {
     plan.add_micro_batch_sequences(sequences);
   }

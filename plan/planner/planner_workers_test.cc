@@ -60,6 +60,16 @@ TEST(PlannerWorkersTest, Bf16TakesWorkersWhoseCpuHasItOrSaysWhoHasNot) {
   EXPECT_EQ(PlanGenerate(spec, workers).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(PlannerTest, Tf32TakesAWorkerOnACudaDevice) {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_training()->set_tf32(true);
+  std::vector<PlanWorker> workers = EqualWorkers(2, kPlenty);
+  EXPECT_EQ(Refusal(spec, workers),
+            "training.tf32 is of CUDA devices, and no worker has one: leave it out");
+  workers[1].device = DeviceKind::kCuda;
+  EXPECT_TRUE(PlanOk(spec, workers).tf32());
+}
+
 TEST(PlannerTest, HeadsWithoutACudaKernelTakeWorkersThatComputeOnACpu) {
   v1::JobSpec spec = SmallGpt2();
   spec.mutable_model()->set_n_embd(258);

@@ -37,29 +37,21 @@ void Append(std::vector<T>* sums, T value) {
 // Rotary tables are one pair a stage, not a layer.
 int64_t SharedWeightBytes(const JobShape& job) { return 2 * RopeTableBytes(job.model); }
 
-int64_t StateBytesOf(const JobShape& job, const std::vector<LayerSpec>& layers) {
-  int64_t bytes = WeightBytes(job.model, layers);
+int64_t StateBytesOf(const JobShape& job, const std::vector<LayerSpec>& layers, const Layout& on) {
+  int64_t bytes = WeightBytes(job.model, layers, on);
   if (job.training) bytes += GradientBytes(layers) + OptimizerBytes(layers, job.optimizer_moments);
   return bytes;
 }
 
 struct LayerNumbers {
   double forward_flops = 0, recompute_flops = 0, backward_flops = 0;
-  int64_t state_bytes = 0, saved_bytes = 0, input_bytes = 0, output_bytes = 0;
-  int64_t llama_blocks = 0;  // 1: it is one
 };
 
 LayerNumbers NumbersOf(const JobShape& job, const LayerSpec& layer) {
-  const bool llama = layer.kind == LayerKind::kLlamaBlock;
   LayerNumbers numbers;
   numbers.forward_flops = headrace::ForwardFlops(job.model, layer, job.largest);
   numbers.recompute_flops = headrace::RecomputeFlops(job.model, layer, job.largest);
   numbers.backward_flops = headrace::BackwardFlops(job.model, layer, job.largest);
-  numbers.state_bytes = StateBytesOf(job, {layer}) - (llama ? SharedWeightBytes(job) : 0);
-  numbers.saved_bytes = SavedBytes(job.model, layer, job.largest);
-  numbers.input_bytes = headrace::InputBytes(job.model, layer, job.largest);
-  numbers.output_bytes = headrace::OutputBytes(job.model, layer, job.largest);
-  numbers.llama_blocks = llama ? 1 : 0;
   return numbers;
 }
 
@@ -131,6 +123,7 @@ absl::StatusOr<JobShape> ResolveTraining(const v1::JobSpec& spec) {
   job.optimizer_moments = OptimizerMoments(spec.training().optimizer());
   job.bf16_boundaries = spec.pipeline().boundary_dtype() == v1::BOUNDARY_DTYPE_BF16;
   job.precision = PrecisionOf(spec.training());
+  job.tf32 = spec.training().tf32();
   return job;
 }
 
@@ -144,6 +137,7 @@ absl::StatusOr<JobShape> ResolveGenerate(const v1::JobSpec& spec) {
   job.credits = spec.pipeline().credits() > 0 ? spec.pipeline().credits() : kDefaultCredits;
   job.training = false;
   job.precision = PrecisionOf(spec.training());
+  job.tf32 = spec.training().tf32();
   return job;
 }
 
@@ -153,20 +147,9 @@ LayerTable::LayerTable(const JobShape* job) : job_(job) {
     Append(&forward_, layer.forward_flops);
     Append(&recompute_, layer.recompute_flops);
     Append(&backward_, layer.backward_flops);
-    Append(&state_, layer.state_bytes);
-    Append(&saved_sum_, layer.saved_bytes);
-    Append(&llama_blocks_, layer.llama_blocks);
-    input_.push_back(layer.input_bytes);
-    output_.push_back(layer.output_bytes);
-    Append(&output_sum_, layer.output_bytes);
   }
-  for (const LayerSpec& layer : job->layers) {
-    Append(&own_parameters_, static_cast<int64_t>(layer.parameters.size()));
-  }
-  whole_state_bytes_ = StateBytesOf(*job, job->layers);
   shared_weight_bytes_ = SharedWeightBytes(*job);
   recomputes_ = job->recomputes();
-  two_outputs_bytes_ = 2 * AlignUp(4 * job->largest.tokens() * job->model.width);
   CountKinds();
 }
 
@@ -178,8 +161,7 @@ void LayerTable::CountKinds() {
     if (at == kinds_.end()) {
       const LayerNumbers numbers = NumbersOf(*job_, layer);
       kinds_.push_back({layer.kind, numbers.forward_flops, numbers.recompute_flops,
-                        numbers.backward_flops, numbers.saved_bytes, layer,
-                        std::vector<int>(i + 1)});
+                        numbers.backward_flops, layer, std::vector<int>(i + 1)});
     }
     for (Kind& kind : kinds_) {
       kind.before.push_back(kind.before.back() + (kind.kind == layer.kind ? 1 : 0));
@@ -187,46 +169,70 @@ void LayerTable::CountKinds() {
   }
 }
 
-int64_t LayerTable::StateBytes(int first, int end) const {
-  // The only range that holds both ends of a tie, which then share a weight.
-  if (first == 0 && end == static_cast<int>(job_->layers.size())) return whole_state_bytes_;
-  const bool rotary = llama_blocks_[end] > llama_blocks_[first];
-  return state_[end] - state_[first] + (rotary ? shared_weight_bytes_ : 0);
-}
-
-int64_t LayerTable::WorkingSetBytes(int first, int end) const {
-  return saved_sum_[end] - saved_sum_[first] + output_sum_[end - 1] - output_sum_[first];
-}
-
-LayerTable::Workspace LayerTable::WorkspaceFor(const Compute& on) const {
-  Workspace workspace;
+LayerTable::Sizes LayerTable::SizesOn(const Compute& on) const {
+  const JobShape& job = *job_;
+  const Layout layout = LayoutOn(on.device, job.precision, on.threads);
+  Sizes sizes;
   for (const Kind& kind : kinds_) {
-    workspace.forward.push_back(
-        ForwardWorkspaceBytes(job_->model, kind.example, job_->largest, on.threads));
-    workspace.backward.push_back(
-        BackwardWorkspaceBytes(job_->model, kind.example, job_->largest, on.threads));
-    workspace.scratch.push_back(
-        on.device == DeviceKind::kCuda
-            ? CudaScratchBytes(job_->model, kind.example, job_->largest, job_->precision)
-            : 0);
+    const LayerSpec& layer = kind.example;
+    const bool llama = layer.kind == LayerKind::kLlamaBlock;
+    sizes.state.push_back(StateBytesOf(job, {layer}, layout) - (llama ? shared_weight_bytes_ : 0));
+    sizes.saved.push_back(SavedBytes(job.model, layer, job.largest, layout));
+    sizes.output.push_back(OutputBytes(job.model, layer, job.largest, layout));
+    sizes.forward.push_back(ForwardWorkspaceBytes(job.model, layer, job.largest, layout));
+    sizes.backward.push_back(BackwardWorkspaceBytes(job.model, layer, job.largest, layout));
+    sizes.scratch.push_back(on.device == DeviceKind::kCuda
+                                ? CudaScratchBytes(job.model, layer, job.largest, job.precision)
+                                : 0);
   }
-  return workspace;
+  sizes.whole_state = StateBytesOf(job, job.layers, layout);
+  sizes.two_outputs = 2 * AlignUp(layout.activation_bytes * job.largest.tokens() * job.model.width);
+  return sizes;
 }
 
-int64_t LayerTable::WorkspaceBytes(const Workspace& workspace, int first, int end) const {
+int64_t LayerTable::StateBytes(const Sizes& sizes, int first, int end) const {
+  // The only range that holds both ends of a tie, which then share a weight.
+  if (first == 0 && end == static_cast<int>(job_->layers.size())) return sizes.whole_state;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    const int count = kinds_[i].count(first, end);
+    bytes += count * sizes.state[i];
+    if (count > 0 && kinds_[i].kind == LayerKind::kLlamaBlock) bytes += shared_weight_bytes_;
+  }
+  return bytes;
+}
+
+int64_t LayerTable::OwnParameters(int first, int end) const {
+  int64_t parameters = 0;
+  for (const Kind& kind : kinds_) {
+    parameters += kind.count(first, end) * static_cast<int64_t>(kind.example.parameters.size());
+  }
+  return parameters;
+}
+
+int64_t LayerTable::WorkingSetBytes(const Sizes& sizes, int first, int end) const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    // The last layer's output is not kept.
+    bytes += kinds_[i].count(first, end) * sizes.saved[i] +
+             kinds_[i].count(first, end - 1) * sizes.output[i];
+  }
+  return bytes;
+}
+
+int64_t LayerTable::WorkspaceBytes(const Sizes& sizes, int first, int end) const {
   // As StageWorkspaceBytes (plan/layer_spec.h), and of DeviceBytes (plan/stage_memory.h) what
   // depends on the layers.
   int64_t forward = 0, backward = 0, saved = 0, scratch = 0;
   for (size_t i = 0; i < kinds_.size(); ++i) {
-    if (!kinds_[i].in(first, end)) continue;
-    forward = std::max(forward, workspace.forward[i]);
-    backward = std::max(backward, workspace.backward[i]);
-    saved = std::max(saved, kinds_[i].saved_bytes);
-    scratch = std::max(scratch, workspace.scratch[i]);
+    if (kinds_[i].count(first, end) == 0) continue;
+    forward = std::max(forward, sizes.forward[i]);
+    backward = std::max(backward, sizes.backward[i]);
+    saved = std::max(saved, sizes.saved[i]);
+    scratch = std::max(scratch, sizes.scratch[i]);
   }
-  if (recomputes_) forward += two_outputs_bytes_ + saved;
-  return scratch +
-         (job_->training ? std::max(forward, two_outputs_bytes_ + backward) : forward);
+  if (recomputes_) forward += sizes.two_outputs + saved;
+  return scratch + (job_->training ? std::max(forward, sizes.two_outputs + backward) : forward);
 }
 
 StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* classes, int num_stages,
@@ -240,20 +246,21 @@ StageTable::StageTable(LayerTable* layers, const std::vector<WorkerClass>* class
   for (int k = 0; k < num_stages; ++k) {
     const StageShape bare = Bare(k);
     OfStage& of = of_stage_.emplace_back();
-    of.boundary_bytes = k > 0 ? TravelBytes(bare) : layers_->InputBytes(0);
-    of.link_bytes = LinkBytes(bare, of.boundary_bytes, OutputBoundaryBytes(bare));
-    of.conversion_bytes = ConversionBytes(bare);
-    StageShape on_cuda = bare;
-    on_cuda.device = DeviceKind::kCuda;
-    of.cuda_conversion_bytes = ConversionBytes(on_cuda);
+    of.boundary_bytes =
+        k > 0 ? TravelBytes(bare) : InputBytes(job.model, job.layers.front(), job.largest);
+    of.fixed_bytes = LinkBytes(bare, of.boundary_bytes, OutputBoundaryBytes(bare));
+    of.buffers = ConversionBuffers(bare);
     of.levels = std::move(levels[k]);
   }
   const int64_t travel_bytes = TravelBytes(Bare(0));
   for (const WorkerClass& each : *classes) {
     const bool cuda = each.compute.device == DeviceKind::kCuda;
-    of_class_.push_back({layers_->WorkspaceFor(each.compute),
+    StageShape bare = Bare(0);
+    bare.device = each.compute.device;
+    of_class_.push_back({layers_->SizesOn(each.compute), ConversionBufferBytes(bare),
                          cuda ? kCudaProductBytes : PanelBytes(job.precision, each.compute.threads),
-                         cuda ? CudaTransferBytes(Bare(num_stages - 1)) : 0, cuda, LinkSeconds(each, travel_bytes),
+                         cuda ? CudaTransferBytes(Bare(num_stages - 1)) : 0, cuda,
+                         LinkSeconds(each, travel_bytes),
                          SecondsOfKinds(layers->kinds(), each.measured)});
   }
 }
@@ -299,9 +306,9 @@ double StageTable::Seconds(int stage, int worker_class, int first, int end) cons
          costs.activation_s + costs.gradient_s;
 }
 
-int64_t StageTable::StashBytes(const OfStage& of, int first, int end) const {
+int64_t StageTable::StashBytes(const OfStage& of, const OfClass& on, int first, int end) const {
   if (!layers_->job().training) return of.boundary_bytes;
-  const int64_t working_set = layers_->WorkingSetBytes(first, end);
+  const int64_t working_set = layers_->WorkingSetBytes(on.sizes, first, end);
   int64_t peak = 0;
   for (const StashLevel& level : of.levels) {
     peak = std::max(peak, level.boundaries * of.boundary_bytes + level.working_sets * working_set);
@@ -330,10 +337,11 @@ int64_t StageTable::Bytes(int stage, int worker_class, int first, int end) const
   const int64_t norm_bytes = of_class.cuda && layers_->job().training
                                  ? CudaNormBytes(layers_->OwnParameters(first, end))
                                  : 0;
-  return layers_->StateBytes(first, end) + StashBytes(of_stage, first, end) +
-         layers_->WorkspaceBytes(of_class.workspace, first, end) + of_stage.link_bytes +
-         (of_class.cuda ? of_stage.cuda_conversion_bytes : of_stage.conversion_bytes) + norm_bytes +
-         of_class.fixed_bytes + (stage == num_stages_ - 1 ? of_class.last_bytes : 0);
+  return layers_->StateBytes(of_class.sizes, first, end) +
+         StashBytes(of_stage, of_class, first, end) +
+         layers_->WorkspaceBytes(of_class.sizes, first, end) + of_stage.fixed_bytes +
+         of_stage.buffers * of_class.buffer_bytes + of_class.fixed_bytes + norm_bytes +
+         (stage == num_stages_ - 1 ? of_class.last_bytes : 0);
 }
 
 }  // namespace headrace

@@ -29,6 +29,7 @@ struct JobShape {
   bool training = true;
   bool bf16_boundaries = false;
   Precision precision = Precision::kFp32;
+  bool tf32 = false;
 
   // As StageShape::recomputes.
   bool recomputes() const;
@@ -51,43 +52,39 @@ class LayerTable {
   double ForwardFlops(int first, int end) const { return forward_[end] - forward_[first]; }
   double RecomputeFlops(int first, int end) const { return recompute_[end] - recompute_[first]; }
   double BackwardFlops(int first, int end) const { return backward_[end] - backward_[first]; }
-  int64_t StateBytes(int first, int end) const;  // weights, gradients, optimizer
-  int64_t WorkingSetBytes(int first, int end) const;
-  int64_t OwnParameters(int first, int end) const {
-    return own_parameters_[end] - own_parameters_[first];
-  }
-  // What a stage of any range takes as workspace where it is computed on `on`.
-  struct Workspace {
-    std::vector<int64_t> forward, backward;  // by kind, as kinds()
+  int64_t OwnParameters(int first, int end) const;
+  // What layers take where they are computed on one device; of each kind, as kinds().
+  struct Sizes {
+    std::vector<int64_t> state, saved, output;
+    std::vector<int64_t> forward, backward;  // workspace
     std::vector<int64_t> scratch;            // of a CUDA device's ops, else 0
+    int64_t whole_state = 0;                 // of a stage that is the whole model
+    int64_t two_outputs = 0;                 // of activations between layers
   };
-  Workspace WorkspaceFor(const Compute& on) const;
-  int64_t WorkspaceBytes(const Workspace& workspace, int first, int end) const;
+  Sizes SizesOn(const Compute& on) const;
+  // Of the layers [first, end).
+  int64_t StateBytes(const Sizes& sizes, int first,
+                     int end) const;  // weights, gradients, optimizer
+  int64_t WorkingSetBytes(const Sizes& sizes, int first, int end) const;
+  int64_t WorkspaceBytes(const Sizes& sizes, int first, int end) const;
   // Layers of a kind are alike: what one of them takes, and how many a range has.
   struct Kind {
     LayerKind kind;
     double forward_flops = 0, recompute_flops = 0, backward_flops = 0;
-    int64_t saved_bytes = 0;
     LayerSpec example;
     std::vector<int> before;  // among the first i layers
-    bool in(int first, int end) const { return before[end] > before[first]; }
+    int count(int first, int end) const { return before[end] - before[first]; }
   };
   const std::vector<Kind>& kinds() const { return kinds_; }
-  int64_t InputBytes(int layer) const { return input_[layer]; }
-  int64_t OutputBytes(int layer) const { return output_[layer]; }
 
  private:
   void CountKinds();
 
   const JobShape* job_;
   std::vector<double> forward_ = {0}, recompute_ = {0}, backward_ = {0};  // sums of the first i
-  std::vector<int64_t> own_parameters_ = {0}, state_ = {0}, saved_sum_ = {0}, output_sum_ = {0}, llama_blocks_ = {0};
-  std::vector<int64_t> input_, output_;
   std::vector<Kind> kinds_;
-  int64_t whole_state_bytes_ = 0;
   int64_t shared_weight_bytes_ = 0;  // of a stage with Llama blocks
   bool recomputes_ = false;          // as JobShape
-  int64_t two_outputs_bytes_ = 0;    // of activations between layers
 };
 
 // The costs of `num_stages` stages on these workers; stage k's list holds levels[k] at its peaks.
@@ -110,23 +107,23 @@ class StageTable : public CellCosts {
   // hundreds of thousands of times.
   struct OfStage {
     int64_t boundary_bytes = 0;  // as BoundaryBytes (plan/stage_memory.h)
-    int64_t link_bytes = 0;
-    // Between boundaries and layers, on a CPU and on a CUDA device.
-    int64_t conversion_bytes = 0, cuda_conversion_bytes = 0;
+    int64_t fixed_bytes = 0;     // link
+    int64_t buffers = 0;         // between boundaries and layers of another type
     std::vector<StashLevel> levels;
   };
   struct OfClass {
-    LayerTable::Workspace workspace;
-    int64_t fixed_bytes = 0;  // what ops take among themselves, whatever the layers
-    int64_t last_bytes = 0;   // as the last stage: what the host hands in or reads
+    LayerTable::Sizes sizes;
+    int64_t buffer_bytes = 0;  // of one of OfStage::buffers
+    int64_t fixed_bytes = 0;   // what ops take among themselves, whatever the layers
+    int64_t last_bytes = 0;    // as the last stage: what the host hands in or reads
     bool cuda = false;
-    double link_s = 0;        // of one tensor it sends
+    double link_s = 0;  // of one tensor it sends
     // [kind of layers_->kinds()]: seconds of one layer, where any was measured; else empty.
     std::vector<MeasuredCost> measured;
   };
 
   void AddComputeSeconds(const Cell& cell, StageCosts* costs) const;
-  int64_t StashBytes(const OfStage& of, int first, int end) const;
+  int64_t StashBytes(const OfStage& stage, const OfClass& on, int first, int end) const;
   // `stage` without its layers, which no boundary depends on.
   StageShape Bare(int stage) const;
 

@@ -38,6 +38,8 @@ Options& options();
 
 // What the last grid that failed was accused of; empty if none was.
 const std::string& last_report();
+// Memory of other processes that is open.
+int imports();
 // Errors as CUDA keeps them: a failed launch stays, until the device is reset.
 cudaError_t& sticky_error();
 

@@ -26,6 +26,7 @@ struct Device {
   int64_t bytes_in_use = 0;
   std::map<cudaStream_t, std::deque<std::function<void()>>> streams;
   std::map<std::string, int> calls;
+  std::set<void*> registered;    // host memory
   std::set<cudaStream_t> asked;  // lazy ones that were asked once whether they are done
 };
 Device& device() {
@@ -152,6 +153,11 @@ void Enqueue(cudaStream_t stream, const Grid& grid, void (*drop)(void*)) {
 
 void ForgetCalls() { device().calls.clear(); }
 
+int imports() {
+  const std::lock_guard<std::recursive_mutex> lock(device().mu);
+  return static_cast<int>(imported().size());
+}
+
 }  // namespace headrace::emulation
 
 using headrace::emulation::device;
@@ -197,6 +203,16 @@ cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
 cudaError_t cudaMallocHost(void** p, size_t bytes) {
   HEADRACE_PLANNED("cudaMallocHost");
   return posix_memalign(p, 4096, bytes) == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+// Host memory is host memory; what is pinned is remembered, to be given back once.
+cudaError_t cudaHostRegister(void* p, size_t, unsigned) {
+  HEADRACE_PLANNED("cudaHostRegister");
+  const Lock lock(device().mu);
+  return device().registered.insert(p).second ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  const Lock lock(device().mu);
+  return device().registered.erase(p) > 0 ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaFreeHost(void* p) {
   std::free(p);
@@ -264,6 +280,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  HEADRACE_PLANNED("cudaEventCreateWithFlags");
   *event = reinterpret_cast<cudaEvent_t>(new Event);
   return cudaSuccess;
 }
@@ -274,6 +291,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  HEADRACE_PLANNED("cudaEventRecord");
   const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
   *e = {stream, true, false};
@@ -281,6 +299,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  HEADRACE_PLANNED("cudaStreamWaitEvent");
   const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
   headrace::emulation::Submit(stream, [=] {
@@ -289,6 +308,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  HEADRACE_PLANNED("cudaEventQuery");
   const Lock lock(device().mu);
   auto* e = reinterpret_cast<Event*>(event);
   if (e->recorded && !e->done) {
@@ -393,6 +413,26 @@ cudaError_t cudaIpcCloseMemHandle(void* p) {
   if (!found) return cudaErrorInvalidValue;
   headrace::emulation::DrainAll();
   munmap(p, found.mapped());
+  return cudaSuccess;
+}
+
+// Of the driver's functions one, by the runtime's leave.
+static int cuMemGetAddressRange(unsigned long long* base, size_t* bytes, unsigned long long at) {
+  constexpr int kInvalidValue = 1;
+  const Lock lock(device().mu);
+  const auto found = headrace::emulation::imported().find(reinterpret_cast<void*>(at));
+  if (found == headrace::emulation::imported().end()) return kInvalidValue;
+  *base = at;
+  *bytes = found->second;
+  return 0;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  HEADRACE_PLANNED("cudaGetDriverEntryPointByVersion");
+  const bool known = std::strcmp(symbol, "cuMemGetAddressRange") == 0;
+  *function = known ? reinterpret_cast<void*>(&cuMemGetAddressRange) : nullptr;
+  *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

@@ -111,6 +111,10 @@ struct Step {
 class Training {
  public:
   Training(const Model& model, Machine* machine) : machine_(*machine) {
+    if (machine->ops()->activation_type() == ElementType::kBfloat16) {
+      shape_.device = DeviceKind::kCuda;
+      shape_.precision = Precision::kBf16;
+    }
     shape_.model = model;
     shape_.layers = BuildLayers(model);
     shape_.largest = {kSizes[0], kLength};

@@ -127,6 +127,36 @@ TEST_F(CudaWorkers, TakeTheMemoryThatWasPlannedForThem) {
     }
     EXPECT_LE(measured.at("link"), planned.at("link"));
   }
+  EXPECT_THAT(cuda_->Run({"logs", id}).out, HasSubstr("; pinned host memory "));
+}
+
+// In bf16, too, where activations take half of it and weights a copy.
+TEST_F(CudaWorkers, TakeTheMemoryThatWasPlannedForThemInBf16) {
+  for (const TinyJob& kind : {Bf16(Gpt2()), Bf16(Llama())}) {
+    for (const int stages : {1, 2}) {
+      const std::string id = Ended(cuda_, Varied(kind, stages, "1f1b", "never"));
+      const nlohmann::json job = cuda_->Describe(id);
+      ASSERT_EQ(job.value("state", ""), "done") << job.value("message", "");
+      for (int k = 0; k < stages; ++k) {
+        for (const char* part : {"weights", "gradients", "optimizer", "stash", "workspace"}) {
+          EXPECT_EQ(job.at("peak_memory").at(k).at(part),
+                    job.at("plan").at("stage").at(k).at("memory").at(part))
+              << part << " of stage " << k << " of " << Describe(kind);
+        }
+      }
+    }
+  }
+}
+
+// What travels is in bfloat16 already: half the bytes, not a bit of the numbers.
+TEST_F(CudaWorkers, InBf16SendHalfTheBytesWithTheSameNumbersWhereAsked) {
+  const TinyJob job = Varied(Bf16(Gpt2()), 2, "1f1b", "always");
+  const Numbers in_fp32 = Train(cuda_, job);
+  const Numbers in_bf16 =
+      Train(cuda_, Varied(job, 2, "1f1b", "always", "auto\n  boundary_dtype: bf16"));
+  EXPECT_EQ(in_bf16.losses, in_fp32.losses);
+  EXPECT_EQ(in_bf16.validation_loss, in_fp32.validation_loss);
+  EXPECT_EQ(in_bf16.weights_sha256, in_fp32.weights_sha256);
 }
 
 TEST_F(CudaWorkers, ReplayAndGenerate) {
@@ -139,6 +169,35 @@ TEST_F(CudaWorkers, ReplayAndGenerate) {
                                      "--temperature", "0"});
   EXPECT_EQ(said.exit_code, 0) << said.err;
   EXPECT_GE(said.out.size(), 3u);
+}
+
+// Two stages say what one says, from the same weights.
+TEST_F(CudaWorkers, GenerateInBf16) {
+  for (const TinyJob& kind : {Bf16(Gpt2()), Bf16(Llama())}) {
+    std::vector<std::string> said;
+    for (const int stages : {1, 2}) {
+      const std::string id = Ended(cuda_, Varied(kind, stages, "1f1b", "always"));
+      const ClientRun run = cuda_->Run(
+          {"generate", id, "--prompt", "The river ", "--max-tokens", "4", "--temperature", "0"});
+      EXPECT_EQ(run.exit_code, 0) << Describe(kind) << " K=" << stages << ": " << run.err;
+      said.push_back(run.out);
+    }
+    EXPECT_GE(said[0].size(), 4u);
+    EXPECT_EQ(said[0], said[1]) << Describe(kind);
+  }
+}
+
+// A device of its own way to multiply: the job says so, and it trains.
+TEST_F(CudaWorkers, TrainByTf32WhereAskedAndSaySoInPlans) {
+  TinyJob job = Varied(Gpt2(), 2, "1f1b", "always");
+  job.more_training += "  tf32: true\n";
+  const ClientRun plan = cuda_->Run({"plan", cuda_->WriteFile("tf32.yaml", JobFileText(job))});
+  EXPECT_THAT(plan.out, HasSubstr("precision fp32 (TF32 on CUDA devices)"));
+  EXPECT_EQ(Train(cuda_, job).losses.size(), 2u);
+  job.stages = 1;
+  const ClientRun refused = cpu_->Run({"plan", cpu_->WriteFile("tf32.yaml", JobFileText(job))});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("training.tf32 is of CUDA devices, and no worker has one"));
 }
 
 // One pipeline, both kinds, in either order: what travels is the same on each edge.

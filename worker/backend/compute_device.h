@@ -37,6 +37,8 @@ class ComputeDevice {
   virtual bool in_host_memory() const = 0;
   // Host memory for what comes and goes; null where tensors lie in host memory themselves.
   virtual Arena* staging() = 0;
+  // Host memory that cannot be swapped out, as the device copies from and to it by itself.
+  virtual int64_t pinned_bytes() const { return 0; }
 
   // Copy behind what the ops were told so far, and wait for it. `what` names the tensor in errors.
   // Errors as Check, or
@@ -45,7 +47,8 @@ class ComputeDevice {
                                 std::string_view what) = 0;
   virtual absl::Status ToHost(void* host, const void* device, int64_t bytes,
                               std::string_view what) = 0;
-  // Waits until the device has done what it was told. Errors as ToDevice.
+  // Waits until the device has done what it was told, by links that are gone too, even if something
+  // has failed before. Errors as ToDevice.
   virtual absl::Status Wait(absl::Duration timeout) = 0;
 
   // What failed first, if anything did: names the op or the copy, the call and its text. Never
@@ -63,10 +66,14 @@ class ComputeDevice {
 struct DeviceNeeds {
   int64_t arena_bytes = 0;  // all kinds together
   Precision precision = Precision::kFp32;
-  int threads = 1;  // a CPU's
+  bool tf32 = false;  // fp32 products of a CUDA device by TF32
+  int threads = 1;    // a CPU's
   // Where tensors do not lie in host memory: how much of that what travels takes; and of the arena,
   // what products and other ops take among themselves (plan/cuda_memory.h).
   int64_t staging_bytes = 0, product_bytes = 0, scratch_bytes = 0;
+  // Memory that others write what travels to, for the device to read; must outlive it.
+  const void* shared = nullptr;
+  int64_t shared_bytes = 0;
 };
 
 // Takes all of it at once, or nothing.

@@ -25,7 +25,9 @@ class CudaDevice final : public ComputeDevice {
         arena_(Arena::Over(session_->memory(), needs.arena_bytes)),
         staging_(Arena::Over(session_->pinned(), needs.staging_bytes)) {}
   ~CudaDevice() override {
-    // CUDA's own ends of things wait for the device, and a lost one answers nobody.
+    // CUDA's own ends of things wait for the device without a deadline, and a lost one answers
+    // nobody.
+    if (!session_->lost()) session_->Wait(absl::ToDoubleSeconds(kCopyTime));
     if (session_->lost()) session_.release();
   }
 
@@ -45,6 +47,7 @@ class CudaDevice final : public ComputeDevice {
   Ops* ops() override { return session_->ops(); }
   bool in_host_memory() const override { return false; }
   Arena* staging() override { return staging_.get(); }
+  int64_t pinned_bytes() const override { return session_->pinned_bytes(); }
 
   absl::Status ToDevice(void* device, const void* host, int64_t bytes,
                         std::string_view what) override {
@@ -128,9 +131,12 @@ DeviceOpener CudaOpener(const cuda::Module* module, int index) {
     options.device = index;
     options.memory_bytes = needs.arena_bytes;
     options.pinned_bytes = needs.staging_bytes;
+    options.host = needs.shared;
+    options.host_bytes = needs.shared_bytes;
     options.product_bytes = needs.product_bytes;
     options.scratch_bytes = needs.scratch_bytes;
     options.bf16 = needs.precision != Precision::kFp32;
+    options.tf32 = needs.tf32;
     cuda::Failure failure = {};
     std::unique_ptr<cuda::Session> session(module->open(options, &failure));
     if (session == nullptr) {

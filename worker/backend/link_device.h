@@ -21,18 +21,18 @@ struct DeviceFailure {
 // One link's queue of copies, in order. Used by one thread at a time.
 class CopyStream {
  public:
-  // A piece of the device's memory for a link to try itself with.
+  // A piece of the device's memory, and one of pinned memory, for a link to try itself with.
   static constexpr int64_t kTrialBytes = 4096;
 
-  // What is under way goes on; its memory must outlive it.
+  // What is under way goes on; its memory must outlive it. LinkDevice::Idle tells when it is done.
   virtual ~CopyStream() = default;
 
   // What is queued from here on starts once the device has done what it was told before `mark`
   // (LinkDevice::Mark) was made. False: see `failure`.
   virtual bool After(int64_t mark, DeviceFailure* failure) = 0;
   // Queues a copy between any two of: memory of this device, pinned memory, imported memory. Other
-  // host memory works too, but may make the call wait. Returns its ticket, ascending from 0; −1:
-  // see `failure`.
+  // host memory works too, but makes the call wait, without a deadline. Returns its ticket,
+  // ascending from 0; −1: see `failure`.
   virtual int64_t Copy(void* to, const void* from, int64_t bytes, DeviceFailure* failure) = 0;
   // A ticket for what was put into the queue by other means (Handle). −1: see `failure`.
   virtual int64_t Ticket(DeviceFailure* failure) = 0;
@@ -42,7 +42,8 @@ class CopyStream {
   // The queue as libraries of the device know it (cudaStream_t), for which the device becomes the
   // calling thread's. Null: see `failure`.
   virtual void* Handle(DeviceFailure* failure) = 0;
-  virtual char* trial() = 0;  // kTrialBytes
+  virtual char* trial() = 0;       // kTrialBytes
+  virtual char* trial_host() = 0;  // as many
 };
 
 // Thread-safe, and must outlive its streams and what it has imported.
@@ -70,9 +71,14 @@ class LinkDevice {
   // Lets other processes of this host reach memory(). False: see `failure`.
   virtual bool Export(char (&handle)[kHandleBytes], DeviceFailure* failure) = 0;
   // Another process's memory(), for this device's copies to reach; `handle` is what that process
-  // says. To be given back before its owner frees it. Null: see `failure`.
-  virtual char* Import(const char (&handle)[kHandleBytes], DeviceFailure* failure) = 0;
+  // says, and *bytes is how much was opened, as the driver knows it. To be given back before its
+  // owner frees it. Null: see `failure`.
+  virtual char* Import(const char (&handle)[kHandleBytes], int64_t* bytes,
+                       DeviceFailure* failure) = 0;
   virtual void Unimport(char* memory) = 0;
+
+  // Whether streams that are gone have left nothing under way.
+  virtual bool Idle() = 0;
 };
 
 }  // namespace headrace

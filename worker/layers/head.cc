@@ -1,7 +1,8 @@
-// The last layer: final norm, output projection and softmax-cross-entropy, kHeadRows tokens at a
-// time. The vocabulary is the widest thing in a model (GPT-2: 65 times the hidden state), so logits
-// are formed, used and dropped block by block. In training they are formed once, in backward, which
-// gives loss and gradient in one go: forward and recompute have nothing to do and nothing to keep.
+// The last layer: final norm, output projection and softmax-cross-entropy, Layout::head_rows tokens
+// at a time. The vocabulary is the widest thing in a model (GPT-2: 65 times the hidden state), so
+// logits are formed, used and dropped block by block. In training they are formed once, in
+// backward, which gives loss and gradient in one go: forward and recompute have nothing to do and
+// nothing to keep.
 #include <algorithm>
 #include <utility>
 
@@ -26,17 +27,18 @@ struct Block {
 
 class Head : public HeadLayer {
  public:
-  Head(const Model& model, const LayerSpec& spec, std::vector<Weight> weights)
+  Head(const Model& model, const LayerSpec& spec, std::vector<Weight> weights, int64_t head_rows)
       : HeadLayer(model, spec, std::move(weights)),
+        head_rows_(head_rows),
         layer_norm_(model.family == ModelFamily::kGpt2),
         projection_(layer_norm_ ? 2 : 1) {}
 
   void Forward(const LayerCall& call, const void* x, Act /*y*/, void* /*saved*/) override {
     if (call.mb.training) return;
     const int64_t n = call.mb.shape.tokens(), d = model_.width;
-    const Block block(model_, call, std::min(kHeadRows, n));
-    for (int64_t first = 0; first < n; first += kHeadRows) {
-      const int64_t rows = std::min(kHeadRows, n - first);
+    const Block block(model_, call, std::min(head_rows_, n));
+    for (int64_t first = 0; first < n; first += head_rows_) {
+      const int64_t rows = std::min(head_rows_, n - first);
       Norm(*call.ops, call.Hidden(x) + first * d, block, rows);
       Project(*call.ops, block.hidden, block.logits, rows);
       call.ops->CrossEntropy(block.logits, call.mb.targets + first, call.mb.loss, rows,
@@ -48,10 +50,10 @@ class Head : public HeadLayer {
                 Act dx) override {
     const int64_t n = call.mb.shape.tokens(), d = model_.width, v = model_.vocabulary;
     const Weight& w = weight(projection_);
-    const Block block(model_, call, std::min(kHeadRows, n));
+    const Block block(model_, call, std::min(head_rows_, n));
     Ops& ops = *call.ops;
-    for (int64_t first = 0; first < n; first += kHeadRows) {
-      const int64_t rows = std::min(kHeadRows, n - first);
+    for (int64_t first = 0; first < n; first += head_rows_) {
+      const int64_t rows = std::min(head_rows_, n - first);
       const ConstAct in = call.Hidden(x) + first * d;
       Norm(ops, in, block, rows);
       Project(ops, block.hidden, block.logits, rows);
@@ -100,6 +102,7 @@ class Head : public HeadLayer {
     ops.Linear(norm, weight(projection_), nullptr, logits, rows, model_.width, model_.vocabulary);
   }
 
+  const int64_t head_rows_;
   const bool layer_norm_;
   const int projection_;  // index of the output matrix: own or borrowed, it comes last
 };
@@ -107,8 +110,8 @@ class Head : public HeadLayer {
 }  // namespace
 
 std::unique_ptr<HeadLayer> CreateHead(const Model& model, const LayerSpec& spec,
-                                      std::vector<Weight> weights) {
-  return std::make_unique<Head>(model, spec, std::move(weights));
+                                      std::vector<Weight> weights, int64_t head_rows) {
+  return std::make_unique<Head>(model, spec, std::move(weights), head_rows);
 }
 
 }  // namespace headrace

@@ -24,9 +24,9 @@ namespace headrace {
 struct Weight {
   float* value = nullptr;
   float* gradient = nullptr;
-  uint16_t* half = nullptr;  // the value rounded to bfloat16, where the stage keeps it so
+  uint16_t* rounded = nullptr;  // the value in bfloat16, where the stage keeps it so
 
-  operator ConstWeight() const { return {value, half}; }  // NOLINT: as products take it
+  operator ConstWeight() const { return {value, rounded}; }  // NOLINT: as products take it
 };
 
 struct LayerCall {
@@ -99,7 +99,8 @@ std::unique_ptr<Layer> CreateGpt2Block(const Model& model, const LayerSpec& spec
                                        std::vector<Weight> weights);
 std::unique_ptr<Layer> CreateLlamaBlock(const Model& model, const LayerSpec& spec,
                                         std::vector<Weight> weights, RopeTables rope);
+// `head_rows`: of logits at once (Layout).
 std::unique_ptr<HeadLayer> CreateHead(const Model& model, const LayerSpec& spec,
-                                      std::vector<Weight> weights);
+                                      std::vector<Weight> weights, int64_t head_rows);
 
 }  // namespace headrace

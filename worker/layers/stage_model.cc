@@ -44,12 +44,17 @@ class ParameterCarver {
     int64_t elements = 0;
     for (const ParameterSpec& spec : group) elements += spec.elements();
     const std::string& name = group.front().name;
-    Tensor weight, gradient;
+    Tensor weight, gradient, rounded;
     if (borrowed && BorrowsFromOwnStage(shape_.layers)) {
       weight = parameters_.front().weight;
     } else {
       HEADRACE_ASSIGN_OR_RETURN(
           weight, arena_->Carve(MemoryKind::kWeights, name, ElementType::kFloat32, {elements}));
+    }
+    if (shape_.layout().rounded_weights && layer.kind != LayerKind::kEmbedding) {
+      HEADRACE_ASSIGN_OR_RETURN(rounded,
+                                arena_->Carve(MemoryKind::kWeights, absl::StrCat("rounded ", name),
+                                              ElementType::kBfloat16, {elements}));
     }
     if (shape_.training) {
       HEADRACE_ASSIGN_OR_RETURN(
@@ -59,15 +64,20 @@ class ParameterCarver {
     int64_t offset = 0;
     for (const ParameterSpec& spec : group) {
       parameters_.push_back({spec, layer.index, View(weight, offset, spec.shape),
-                             View(gradient, offset, spec.shape), borrowed});
+                             View(gradient, offset, spec.shape), View(rounded, offset, spec.shape),
+                             borrowed});
       offset += spec.elements();
+    }
+    // Whoever writes the one weight of a tie rounds it for the head.
+    if (borrowed && BorrowsFromOwnStage(shape_.layers)) {
+      parameters_.front().rounded = parameters_.back().rounded;
     }
     return absl::OkStatus();
   }
 
   static Tensor View(const Tensor& whole, int64_t offset, const std::vector<int64_t>& shape) {
     if (whole.data == nullptr) return {};
-    return {whole.f32() + offset, ElementType::kFloat32, shape};
+    return {static_cast<char*>(whole.data) + offset * ElementBytes(whole.type), whole.type, shape};
   }
 
   const StageShape& shape_;
@@ -85,6 +95,9 @@ class StageModelImpl : public StageModel {
   }
 
   void Initialise(uint64_t seed) override;
+  void RoundWeights() override {
+    for (const Parameter& p : parameters_) p.Round(ops_);
+  }
   std::vector<Parameter>& parameters() override { return parameters_; }
   void Forward(const MicroBatch& mb, const void* input, Act output, void* kept) override {
     Run(mb, input, output, kept, false);
@@ -127,7 +140,8 @@ class StageModelImpl : public StageModel {
 void StageModelImpl::AddLayer(const LayerSpec& spec, RopeTables rope) {
   std::vector<Weight> weights;
   for (const Parameter& p : parameters_) {
-    if (p.layer == spec.index) weights.push_back({p.weight.f32(), p.gradient.f32()});
+    if (p.layer != spec.index) continue;
+    weights.push_back({p.weight.f32(), p.gradient.f32(), p.rounded.bf16()});
   }
   switch (spec.kind) {
     case LayerKind::kEmbedding:
@@ -140,7 +154,7 @@ void StageModelImpl::AddLayer(const LayerSpec& spec, RopeTables rope) {
       layers_.push_back(CreateLlamaBlock(shape_.model, spec, std::move(weights), rope));
       break;
     case LayerKind::kHead:
-      auto head = CreateHead(shape_.model, spec, std::move(weights));
+      auto head = CreateHead(shape_.model, spec, std::move(weights), shape_.layout().head_rows);
       head_ = head.get();
       layers_.push_back(std::move(head));
       break;
@@ -164,6 +178,7 @@ void StageModelImpl::Initialise(uint64_t seed) {
       ops_->Fill(w, count, p.spec.init == Init::kOne ? 1.0f : 0.0f);
     }
   }
+  RoundWeights();
 }
 
 void* StageModelImpl::SetPlaces(const MicroBatchShape& shape, void* kept) {
@@ -172,7 +187,8 @@ void* StageModelImpl::SetPlaces(const MicroBatchShape& shape, void* kept) {
   if (kept != nullptr) {
     Carver carver(kept, ops_->activation_type());
     for (size_t i = 0; i < places.size(); ++i) {
-      places[i].saved = carver.Bytes(SavedBytes(shape_.model, shape_.layers[i], shape));
+      places[i].saved =
+          carver.Bytes(SavedBytes(shape_.model, shape_.layers[i], shape, shape_.layout()));
       places[i].output = i + 1 < places.size() ? carver.Acts(elements) : Act();
     }
     return workspace_.data;
@@ -182,7 +198,7 @@ void* StageModelImpl::SetPlaces(const MicroBatchShape& shape, void* kept) {
   for (Act& output : outputs) output = carver.Acts(elements);
   int64_t saved_bytes = 0;
   for (const LayerSpec& layer : shape_.layers) {
-    saved_bytes = std::max(saved_bytes, SavedBytes(shape_.model, layer, shape));
+    saved_bytes = std::max(saved_bytes, SavedBytes(shape_.model, layer, shape, shape_.layout()));
   }
   void* saved = carver.Bytes(saved_bytes);
   for (size_t i = 0; i < places.size(); ++i) {
@@ -274,11 +290,12 @@ absl::StatusOr<RopeTables> CarveRope(const StageShape& shape, Arena* arena, Ops*
 absl::StatusOr<std::unique_ptr<StageModel>> StageModel::Create(const StageShape& shape,
                                                                Arena* arena, Ops* ops) {
   assert(!shape.layers.empty());
+  assert(ElementBytes(ops->activation_type()) == shape.layout().activation_bytes);
   HEADRACE_ASSIGN_OR_RETURN(std::vector<Parameter> parameters,
                             ParameterCarver(shape, arena).Carve());
   HEADRACE_ASSIGN_OR_RETURN(const RopeTables rope, CarveRope(shape, arena, ops));
-  const int64_t bytes = StageWorkspaceBytes(shape.model, shape.layers, shape.largest, shape.threads,
-                                            shape.training, shape.recomputes);
+  const int64_t bytes = StageWorkspaceBytes(shape.model, shape.layers, shape.largest,
+                                            shape.layout(), shape.training, shape.recomputes);
   HEADRACE_ASSIGN_OR_RETURN(
       const Tensor workspace,
       arena->Carve(MemoryKind::kWorkspace, "workspace", ElementType::kFloat32, {bytes / 4}));

@@ -21,7 +21,13 @@ struct Parameter {
   int64_t layer = 0;
   Tensor weight;
   Tensor gradient;
+  Tensor rounded;         // the weight in bfloat16, as products read it; null where none is kept
   bool borrowed = false;  // a tied head's copy: no optimizer, no norm, no checkpoint
+
+  // To be called once `weight` was written by anything but the optimizer.
+  void Round(Ops* ops) const {
+    if (rounded.data != nullptr) ops->NarrowBf16(weight.f32(), rounded.bf16(), weight.elements());
+  }
 };
 
 // One micro-batch on its way through this stage.
@@ -45,7 +51,7 @@ using TensorObserver = std::function<void(std::string_view name, const Tensor& t
 class StageModel {
  public:
   // Carves weights, gradients and workspace out of `arena`, which must outlive the model, as `ops`.
-  // Weights are zero until Initialise or a loader fills them.
+  // Weights are zero until Initialise or a loader fills them, which calls RoundWeights then.
   //   RESOURCE_EXHAUSTED  as Arena::Carve
   static absl::StatusOr<std::unique_ptr<StageModel>> Create(const StageShape& shape, Arena* arena,
                                                             Ops* ops);
@@ -54,6 +60,8 @@ class StageModel {
   // Draws every weight from (seed, layer, parameter): the same for every K. A borrowed head weight
   // draws what its owner draws.
   virtual void Initialise(uint64_t seed) = 0;
+
+  virtual void RoundWeights() = 0;  // Parameter::Round of all
 
   // In layer order; a borrowed head weight last.
   virtual std::vector<Parameter>& parameters() = 0;

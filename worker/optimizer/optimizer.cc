@@ -147,6 +147,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const v1::TrainingS
     if (parameter.borrowed) continue;
     UpdatedTensor tensor{.w = parameter.weight.f32(),
                          .g = parameter.gradient.f32(),
+                         .half = parameter.rounded.bf16(),
                          .count = parameter.weight.elements()};
     for (size_t i = 0; i < names.size(); ++i) {
       HEADRACE_ASSIGN_OR_RETURN(

@@ -8,6 +8,7 @@ DeviceNeeds NeedsOf(const StageShape& shape, int64_t arena_bytes, int64_t stagin
   DeviceNeeds needs;
   needs.arena_bytes = arena_bytes;
   needs.precision = shape.precision;
+  needs.tf32 = shape.tf32;
   needs.threads = shape.threads;
   if (shape.device == DeviceKind::kCpu) return needs;
   needs.staging_bytes = staging_bytes;

@@ -34,6 +34,7 @@ class FakeModel final : public StageModel {
   explicit FakeModel(Log* log) : log_(log) {}
 
   void Initialise(uint64_t) override {}
+  void RoundWeights() override {}
   std::vector<Parameter>& parameters() override { return parameters_; }
   void Forward(const MicroBatch& mb, const void* input, Act output, void* kept) override {
     log_->push_back(absl::StrCat(mb.training ? "F" : "E", mb.micro_batch, kept ? " keep" : ""));

@@ -277,8 +277,11 @@ class InMemoryPipeline {
       return absl::OkStatus();
     }
     std::string bad_slice;
-    return LoadState(options_.from, stage->job.start_step, &e.model()->parameters(), *e.optimizer(),
-                     e.device(), &bad_slice);
+    HEADRACE_RETURN_IF_ERROR(LoadState(options_.from, stage->job.start_step,
+                                       &e.model()->parameters(), *e.optimizer(), e.device(),
+                                       &bad_slice));
+    e.model()->RoundWeights();
+    return absl::OkStatus();
   }
 
   absl::Status KeepState(Stage* stage) {

@@ -46,7 +46,12 @@ absl::StatusOr<std::unique_ptr<StageEquipment>> StageEquipment::Create(const Sta
 absl::Status StageEquipment::OpenDevice(const DeviceOpener& open) {
   if (!job_.simulated()) {
     const int64_t staging = LinkPools::StagedBytes(job_, region_ != nullptr);
-    HEADRACE_ASSIGN_OR_RETURN(device_, open(NeedsOf(job_.shape, ArenaBytes(job_), staging)));
+    DeviceNeeds needs = NeedsOf(job_.shape, ArenaBytes(job_), staging);
+    if (region_ != nullptr) {
+      needs.shared = region_->base();
+      needs.shared_bytes = region_->name().bytes;
+    }
+    HEADRACE_ASSIGN_OR_RETURN(device_, open(needs));
     return absl::OkStatus();
   }
   HEADRACE_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::Create(ArenaBytes(job_)));

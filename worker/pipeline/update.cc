@@ -162,6 +162,7 @@ absl::Status Update::Apply(int64_t step, const Decision& decision) {
     if (borrowed_->weight.data != tied_->weight.data) {
       TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
       ops_->Copy(tied_->weight.f32(), borrowed_->weight.f32(), tied_->weight.elements());
+      borrowed_->Round(ops_);
     }
     return absl::OkStatus();
   }
@@ -174,6 +175,7 @@ absl::Status Update::Apply(int64_t step, const Decision& decision) {
                               exchange_->Take(v1::MESSAGE_KIND_TIED_WEIGHTS, 0));
     TimedSpan tie(exchange_, v1::SPAN_KIND_TIE);
     ops_->Copy(weight.tensor.f32(), borrowed_->weight.f32(), borrowed_->weight.elements());
+    borrowed_->Round(ops_);
   }
   return absl::OkStatus();
 }

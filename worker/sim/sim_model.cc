@@ -27,6 +27,7 @@ class SimModel final : public StageModel {
   }
 
   void Initialise(uint64_t) override {}
+  void RoundWeights() override {}
   std::vector<Parameter>& parameters() override { return layers_->parameters(); }
   void Forward(const MicroBatch& mb, const void*, Act, void*) override { Work(forward_s_, mb); }
   void Recompute(const MicroBatch& mb, const void*, void*) override { Work(recompute_s_, mb); }

@@ -30,9 +30,14 @@ absl::StatusOr<std::unique_ptr<PeerMemory>> PeerMemory::Attach(const v1::DeviceM
   }
   std::memcpy(handle, offer.handle().data(), sizeof(handle));
   DeviceFailure failure;
-  char* const base = copies->device()->Import(handle, &failure);
+  int64_t opened = 0;
+  char* const base = copies->device()->Import(handle, &opened, &failure);
   if (base == nullptr) return absl::InternalError(failure.text);
   std::unique_ptr<PeerMemory> memory(new PeerMemory(copies->device(), base, offer.bytes()));
+  if (offer.bytes() > opened) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an offer of ", offer.bytes(), " bytes, where there are ", opened));
+  }
   HEADRACE_RETURN_IF_ERROR(memory->Try(offer, copies, patience));
   return memory;
 }
@@ -52,14 +57,13 @@ absl::Status PeerMemory::Try(const v1::DeviceMemory& offer, DeviceCopies* copies
     return absl::InvalidArgumentError(
         absl::StrCat("a trial of ", bytes, " bytes at ", offer.trial_offset(), " of ", bytes_));
   }
-  std::string found(static_cast<size_t>(bytes), '\0');
-  HEADRACE_RETURN_IF_ERROR(copies->Copy(found.data(), place, bytes, -1, patience));
-  if (found != TrialPattern(offer.nonce(), TrialBy::kReceiver, bytes)) {
-    return absl::DataLossError("what was opened is not the memory that was meant");
-  }
+  HEADRACE_ASSIGN_OR_RETURN(
+      const bool meant,
+      copies->Holds(place, TrialPattern(offer.nonce(), TrialBy::kReceiver, bytes), patience));
+  if (!meant) return absl::DataLossError("what was opened is not the memory that was meant");
   char* const own = copies->stream()->trial();
-  const std::string pattern = TrialPattern(offer.nonce(), TrialBy::kSender, bytes);
-  HEADRACE_RETURN_IF_ERROR(copies->Copy(own, pattern.data(), bytes, -1, patience));
+  HEADRACE_RETURN_IF_ERROR(
+      copies->Fill(own, TrialPattern(offer.nonce(), TrialBy::kSender, bytes), patience));
   return copies->Copy(place, own, bytes, -1, patience);
 }
 
@@ -81,19 +85,17 @@ absl::StatusOr<MemoryOffer> MemoryOffer::Make(char* place, int64_t bytes, Device
       TrialPattern(message.nonce(), TrialBy::kReceiver, message.trial_bytes());
   // Compute may still be using the place.
   HEADRACE_RETURN_IF_ERROR(copies->AfterCompute());
-  HEADRACE_RETURN_IF_ERROR(
-      copies->Copy(place, pattern.data(), message.trial_bytes(), -1, patience));
+  HEADRACE_RETURN_IF_ERROR(copies->Fill(place, pattern, patience));
   return offer;
 }
 
 absl::Status MemoryOffer::Check(const LinkPatience& patience) const {
-  std::string found(static_cast<size_t>(message_.trial_bytes()), '\0');
-  HEADRACE_RETURN_IF_ERROR(
-      copies_->Copy(found.data(), place_, message_.trial_bytes(), -1, patience));
-  if (found != TrialPattern(message_.nonce(), TrialBy::kSender, message_.trial_bytes())) {
-    return absl::DataLossError("the trial's copy has not arrived");
-  }
-  return absl::OkStatus();
+  HEADRACE_ASSIGN_OR_RETURN(
+      const bool arrived,
+      copies_->Holds(place_,
+                     TrialPattern(message_.nonce(), TrialBy::kSender, message_.trial_bytes()),
+                     patience));
+  return arrived ? absl::OkStatus() : absl::DataLossError("the trial's copy has not arrived");
 }
 
 }  // namespace headrace

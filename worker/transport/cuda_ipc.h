@@ -28,7 +28,7 @@ class PeerMemory {
  public:
   // Opens what is offered and tries it. `copies` must outlive this. `offer` is not trusted.
   //   INTERNAL           the device refuses: no access between the two, for one
-  //   INVALID_ARGUMENT   an offer that makes no sense
+  //   INVALID_ARGUMENT   an offer that makes no sense, or of more memory than there is
   //   DATA_LOSS          what was opened is not what was meant
   //   DEADLINE_EXCEEDED  and what patience.over says
   static absl::StatusOr<std::unique_ptr<PeerMemory>> Attach(const v1::DeviceMemory& offer,

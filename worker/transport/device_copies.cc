@@ -1,5 +1,7 @@
 #include "worker/transport/device_copies.h"
 
+#include <cstring>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -56,6 +58,19 @@ absl::Status DeviceCopies::Copy(void* to, const void* from, int64_t bytes, int64
   const int64_t ticket = stream_->Copy(to, from, bytes, &failure);
   if (ticket < 0) return Refused(failure);
   return Await(ticket, patience, "the device has not copied it");
+}
+
+absl::Status DeviceCopies::Fill(void* to, const std::string& pattern,
+                                const LinkPatience& patience) {
+  std::memcpy(stream_->trial_host(), pattern.data(), pattern.size());
+  return Copy(to, stream_->trial_host(), static_cast<int64_t>(pattern.size()), -1, patience);
+}
+
+absl::StatusOr<bool> DeviceCopies::Holds(const void* at, const std::string& pattern,
+                                         const LinkPatience& patience) {
+  HEADRACE_RETURN_IF_ERROR(
+      Copy(stream_->trial_host(), at, static_cast<int64_t>(pattern.size()), -1, patience));
+  return std::string_view(stream_->trial_host(), pattern.size()) == pattern;
 }
 
 absl::Status DeviceCopies::AfterCompute() {

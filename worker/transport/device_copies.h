@@ -39,6 +39,11 @@ class DeviceCopies {
   //   DEADLINE_EXCEEDED  and what patience.over said: the copy may still be under way
   absl::Status Copy(void* to, const void* from, int64_t bytes, int64_t after,
                     const LinkPatience& patience);
+  // A trial's: writes `pattern`, of at most kTrialBytes, to device memory, and tells whether it is
+  // what lies there. Errors as Copy.
+  absl::Status Fill(void* to, const std::string& pattern, const LinkPatience& patience);
+  absl::StatusOr<bool> Holds(const void* at, const std::string& pattern,
+                             const LinkPatience& patience);
   // What comes next waits until compute has done what it was told so far.
   absl::Status AfterCompute();
   // Waits for what NCCL has put into the stream. Errors as Copy.

@@ -5,7 +5,9 @@
 
 #include <cstdlib>
 #include <future>
+#include <thread>
 
+#include "common/cancellation.h"
 #include "worker/transport/device_loopback.h"
 
 namespace headrace {
@@ -157,6 +159,19 @@ TEST_F(DeviceLinkTest, AnExportThatIsRefusedFallsBackToNccl) {
   ASSERT_TRUE(Connect().ok());
   EXPECT_EQ(links_->Describe()[0].reason(),
             "NCCL 2.28.9, different GPUs; cuda_ipc: Export: fake error");
+  TensorsArrive();
+}
+// The offsets of slots are held to what was really opened: a receiver that says it has more is not
+// believed, whatever else it says.
+TEST_F(DeviceLinkTest, AReceiverThatClaimsTooMuchFallsBackToNccl) {
+  SetUpEnds({});
+  const int64_t bytes = receiver_end_->device().memory_bytes();
+  receiver_end_->device().Claim(bytes + 1);
+  ASSERT_TRUE(Connect().ok());
+  EXPECT_EQ(links_->Describe()[0].reason(),
+            absl::StrCat("NCCL 2.28.9, different GPUs; cuda_ipc: an offer of ", bytes + 1,
+                         " bytes, where there are ", bytes));
+  EXPECT_EQ(sender_end_->device().imports(), 0);
   TensorsArrive();
 }
 TEST_F(DeviceLinkTest, AWrongMemoryIsNoticedAndFallsBack) {
@@ -396,6 +411,46 @@ TEST_F(DeviceLinkTest, SoDoesLeaving) {
     EXPECT_EQ(receiver_end_->device().streams(), 0);
     links_->Close();
     unsetenv("FAKE_NCCL_HANG");
+  }
+}
+
+// A stream is over for its receiver before the sender hears that: what is taken then must not be
+// acknowledged, for there are no slots any more that could go with it.
+TEST_F(DeviceLinkTest, WhatIsTakenAfterTheEndIsNotAcknowledged) {
+  SetUpEnds({.transport = v1::TRANSPORT_CUDA_IPC});
+  ASSERT_TRUE(Connect().ok());
+  ASSERT_TRUE(Send(ActivationTag(1, 0), 1).ok());
+  receiver_end_->device().HoldStreams();
+  auto finishing = std::async(std::launch::async, [this] { return links_->Finish(Soon()); });
+  ASSERT_TRUE(receiver_end_->device().AwaitGoingStream(absl::Seconds(20)));
+  const absl::StatusOr<Received> got = receiver_->inbox().Take(ActivationTag(1, 0), Soon());
+  EXPECT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(finishing.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  receiver_end_->device().ReleaseStreams();
+  const absl::Status finished = finishing.get();
+  EXPECT_TRUE(finished.ok()) << finished;
+}
+
+// Cancelled at any moment of it: the writer, which has nothing to do yet, must leave the device's
+// end to the trial. The sanitizers' builds tell.
+TEST_F(DeviceLinkTest, CancellingWhileTheEndsTryEachOtherLeavesNothingOpen) {
+  for (const v1::Transport transport : {v1::TRANSPORT_CUDA_IPC, v1::TRANSPORT_NCCL}) {
+    for (int moment = 0; moment < 20; ++moment) {
+      SetUpEnds({.transport = transport});
+      Cancellation cancellation;
+      std::thread cancelling([&] {
+        absl::SleepFor(absl::Microseconds(400 * moment));
+        cancellation.Cancel();
+      });
+      auto links = ConnectLinks(
+          SenderContext(), {receiver_->peer()}, Soon(), [](int, absl::Status) {}, &cancellation);
+      cancelling.join();
+      if (links.ok()) (*links)->Close();
+      receiver_->Leave();
+      EXPECT_EQ(sender_end_->device().imports(), 0);
+      EXPECT_EQ(sender_end_->device().streams(), 0);
+      EXPECT_EQ(receiver_end_->device().streams(), 0);
+    }
   }
 }
 

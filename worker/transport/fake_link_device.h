@@ -43,6 +43,18 @@ class FakeLinkDevice final : public LinkDevice {
     absl::MutexLock lock(&mu_);
     failing_ = call;
   }
+  // Streams do not go until ReleaseStreams.
+  void HoldStreams() { Set(&streams_held_, true); }
+  void ReleaseStreams() { Set(&streams_held_, false); }
+  bool AwaitGoingStream(absl::Duration timeout) {
+    absl::MutexLock lock(&mu_);
+    return mu_.AwaitWithTimeout(absl::Condition(&going_), timeout);
+  }
+  // It says that it has so many bytes of memory.
+  void Claim(int64_t bytes) {
+    absl::MutexLock lock(&mu_);
+    claimed_ = bytes;
+  }
   // Import opens this in place of what it is given.
   void Misdirect(char* memory) {
     absl::MutexLock lock(&mu_);
@@ -53,7 +65,10 @@ class FakeLinkDevice final : public LinkDevice {
 
   const char* uuid() const override { return uuid_.c_str(); }
   char* memory() override { return memory_; }
-  int64_t memory_bytes() const override { return bytes_; }
+  int64_t memory_bytes() const override {
+    absl::MutexLock lock(&mu_);
+    return claimed_ > 0 ? claimed_ : bytes_;
+  }
 
   int64_t Mark(DeviceFailure* failure) override {
     absl::MutexLock lock(&mu_);
@@ -80,10 +95,12 @@ class FakeLinkDevice final : public LinkDevice {
                   static_cast<long>(bytes_));
     return true;
   }
-  char* Import(const char (&handle)[kHandleBytes], DeviceFailure* failure) override {
+  char* Import(const char (&handle)[kHandleBytes], int64_t* opened,
+               DeviceFailure* failure) override {
     absl::MutexLock lock(&mu_);
     if (Fails("Import", failure)) return nullptr;
     ++imports_;
+    *opened = bytes_;
     if (instead_ != nullptr) return instead_;
     char path[kHandleBytes] = "";
     long bytes = 0;
@@ -95,6 +112,7 @@ class FakeLinkDevice final : public LinkDevice {
     }
     char* const memory = Map(fd, bytes);
     close(fd);
+    *opened = bytes;
     imported_[memory] = static_cast<size_t>(bytes);
     return memory;
   }
@@ -103,6 +121,7 @@ class FakeLinkDevice final : public LinkDevice {
     --imports_;
     if (const auto found = imported_.extract(memory)) munmap(memory, found.mapped());
   }
+  bool Idle() override { return true; }
 
  private:
   struct Work {
@@ -118,6 +137,9 @@ class FakeLinkDevice final : public LinkDevice {
     explicit Stream(FakeLinkDevice* device) : device_(device) {}
     ~Stream() override {
       absl::MutexLock lock(&device_->mu_);
+      device_->going_ = true;
+      const auto may_go = [this] { return !device_->streams_held_; };
+      device_->mu_.Await(absl::Condition(&may_go));
       --device_->streams_;
     }
     bool After(int64_t mark, DeviceFailure* failure) override {
@@ -146,12 +168,13 @@ class FakeLinkDevice final : public LinkDevice {
     }
     void* Handle(DeviceFailure* failure) override { return this; }
     char* trial() override { return trial_; }
+    char* trial_host() override { return trial_host_; }
 
    private:
     FakeLinkDevice* const device_;
     std::deque<Work> work_;
     int64_t next_ = 0, after_ = -1;
-    char trial_[kTrialBytes] = {};
+    char trial_[kTrialBytes] = {}, trial_host_[kTrialBytes] = {};
   };
 
   static char* Map(int fd, int64_t bytes) {
@@ -179,9 +202,10 @@ class FakeLinkDevice final : public LinkDevice {
   int fd_ = -1;
   char* memory_ = nullptr;
   mutable absl::Mutex mu_;
-  bool held_ = false, compute_held_ = false;
+  bool held_ = false, compute_held_ = false, streams_held_ = false, going_ = false;
   std::string failing_;
   char* instead_ = nullptr;
+  int64_t claimed_ = 0;
   int streams_ = 0, imports_ = 0;
   std::map<char*, size_t> imported_;
 };

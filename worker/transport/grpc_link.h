@@ -6,8 +6,9 @@
 //
 // While it connects, the receiver may offer its memory; if that can be attached, a credit is a slot
 // there, the writer copies each tensor into one, and only its header goes down the stream. From one
-// device to another that memory may be the device's, or the tensor goes by NCCL (device_sender.h;
-// what a link does for that is in grpc_link_device.cc).
+// device to another that memory may be the device's, or the tensor goes by NCCL (device_sender.h).
+// In files: grpc_link_open.cc, grpc_link_write.cc, grpc_link_device.cc; the states are in
+// grpc_link.cc.
 //
 // Two threads: the writer drains the queue, one frame outstanding; the reader connects, then is
 // always inside Read, takes credits from the acks, and settles the state when the stream ends.
@@ -91,6 +92,7 @@ class GrpcLink {
   void RunWriter();
   // Waits for the next tensor. False: none will come.
   bool NextQueued(Queued* queued);
+  v1::TensorHeader HeaderFor(v1::MessageKind kind) const;
   v1::TensorHeader HeaderOf(const Outgoing& outgoing) const;
   bool WriteTensor(Outgoing outgoing);
   bool WriteInPlace(Outgoing outgoing, int64_t slot);

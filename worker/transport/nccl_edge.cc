@@ -58,14 +58,12 @@ absl::Status NcclEdge::Try(const std::string& id, const LinkPatience& patience) 
   char* const trial = copies_.stream()->trial();
   const std::string pattern = TrialPattern(id, TrialBy::kSender, kBytes);
   if (role_ == Role::kSender) {
-    HEADRACE_RETURN_IF_ERROR(copies_.Copy(trial, pattern.data(), kBytes, -1, patience));
+    HEADRACE_RETURN_IF_ERROR(copies_.Fill(trial, pattern, patience));
     return Move(trial, kBytes, patience);
   }
   HEADRACE_RETURN_IF_ERROR(Move(trial, kBytes, patience));
-  std::string found(kBytes, '\0');
-  HEADRACE_RETURN_IF_ERROR(copies_.Copy(found.data(), trial, kBytes, -1, patience));
-  if (found != pattern) return absl::DataLossError("the trial came through wrong");
-  return absl::OkStatus();
+  HEADRACE_ASSIGN_OR_RETURN(const bool right, copies_.Holds(trial, pattern, patience));
+  return right ? absl::OkStatus() : absl::DataLossError("the trial came through wrong");
 }
 
 absl::Status NcclEdge::Send(const void* data, int64_t bytes, int64_t after,

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// At most a few hundred values a call: one thread, so that the order is plain.
+// At most a few thousand values a call: one thread, so that the order is plain.
 __global__ void SumInOrderKernel(const double* values, double* sum, int64_t count, bool add) {
   double total = 0;
   for (int64_t i = 0; i < count; ++i) total += values[i];

@@ -132,7 +132,12 @@ class CublasLtGemm final : public Gemm {
         s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     Set(&failure, operation, CUBLASLT_MATMUL_DESC_EPILOGUE, LtEpilogue(s.epilogue));
     Set(&failure, operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out);
+    // Run sets the pointers; the heuristic may want to see that there are some.
+    if (s.epilogue != Epilogue::kNone && s.epilogue != Epilogue::kGeluBackward) {
+      Set(&failure, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, workspace_);
+    }
     if (s.epilogue == Epilogue::kBiasGelu || s.epilogue == Epilogue::kGeluBackward) {
+      Set(&failure, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, workspace_);
       Set(&failure, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n);
     }
     // Rows and columns as cuBLASLt counts them: a row-major [r, c] is its [c, r].

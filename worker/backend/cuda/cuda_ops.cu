@@ -1,12 +1,15 @@
+#include <chrono>
 #include <cmath>
-#include <vector>
 
 #include "worker/backend/cuda/attention.h"
+#include "worker/backend/cuda/bounce.h"
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/kernels.h"
 
 namespace headrace::cuda {
 namespace {
+
+constexpr std::chrono::seconds kTableTime(60);
 
 int64_t AlignUp(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -169,27 +172,35 @@ class CudaOpsImpl final : public CudaOps {
     });
   }
 
-  // In double on the host, as the CPU backend: once a stage, so its wait does not matter.
+  // In double on the host, as the CPU backend: once a stage, so that memory and a wait for it do
+  // not matter. Pinned, for the runtime waits for copies of other memory without a deadline.
   void RopeTable(float* cos, float* sin, int64_t length, int64_t size, double theta) override {
-    const int64_t half = size / 2;
-    std::vector<float> tables[2];
+    const int64_t half = size / 2, elements = length * half;
+    const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+    void* pinned = nullptr;
+    Run("RopeTable", [&] { return cudaMallocHost(&pinned, 2 * bytes); });
+    if (pinned == nullptr) return;
+    float* const tables[2] = {static_cast<float*>(pinned), static_cast<float*>(pinned) + elements};
     for (int64_t t = 0; t < length; ++t) {
       for (int64_t i = 0; i < half; ++i) {
         const double angle =
             static_cast<double>(t) *
             std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
-        tables[0].push_back(static_cast<float>(std::cos(angle)));
-        tables[1].push_back(static_cast<float>(std::sin(angle)));
+        tables[0][t * half + i] = static_cast<float>(std::cos(angle));
+        tables[1][t * half + i] = static_cast<float>(std::sin(angle));
       }
     }
-    const size_t bytes = tables[0].size() * sizeof(float);
+    Run("RopeTable",
+        [&] { return cudaMemcpyAsync(cos, tables[0], bytes, cudaMemcpyHostToDevice, stream_); });
+    Run("RopeTable",
+        [&] { return cudaMemcpyAsync(sin, tables[1], bytes, cudaMemcpyHostToDevice, stream_); });
+    cudaError_t state = cudaSuccess;
     Run("RopeTable", [&] {
-      return cudaMemcpyAsync(cos, tables[0].data(), bytes, cudaMemcpyHostToDevice, stream_);
+      return state = Poll([this] { return cudaStreamQuery(stream_); },
+                          std::chrono::steady_clock::now() + kTableTime);
     });
-    Run("RopeTable", [&] {
-      return cudaMemcpyAsync(sin, tables[1].data(), bytes, cudaMemcpyHostToDevice, stream_);
-    });
-    Run("RopeTable", [&] { return cudaStreamSynchronize(stream_); });
+    // What a copy may still read is left behind.
+    if (state != cudaErrorNotReady) cudaFreeHost(pinned);
   }
   void Rope(Act qkv, const float* cos, const float* sin, const AttentionShape& shape,
             bool inverse) override {

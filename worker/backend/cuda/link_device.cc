@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace headrace::cuda {
 namespace {
@@ -15,6 +16,31 @@ bool Succeeded(cudaError_t error, const char* call, DeviceFailure* failure) {
                 cudaGetErrorString(error));
   cudaGetLastError();  // said; else the next launch of a kernel would say it again
   return false;
+}
+
+// How much memory there is from `memory` to the end of its allocation: the runtime does not tell,
+// the driver does. −1: see `failure`.
+int64_t BytesAt(const void* memory, DeviceFailure* failure) {
+  using AddressRange = int (*)(unsigned long long* base, size_t* bytes, unsigned long long address);
+  constexpr unsigned kVersion = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  if (!Succeeded(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, kVersion,
+                                                  cudaEnableDefault, &found),
+                 "cudaGetDriverEntryPointByVersion", failure)) {
+    return -1;
+  }
+  const auto address = reinterpret_cast<unsigned long long>(memory);
+  unsigned long long base = 0;
+  size_t bytes = 0;
+  const int error = found == cudaDriverEntryPointSuccess
+                        ? reinterpret_cast<AddressRange>(function)(&base, &bytes, address)
+                        : static_cast<int>(cudaErrorNotSupported);
+  if (error != 0) {
+    std::snprintf(failure->text, sizeof(failure->text), "cuMemGetAddressRange: error %d", error);
+    return -1;
+  }
+  return static_cast<int64_t>(base + bytes - address);
 }
 
 // The latest places in a stream that somebody may ask for. A number whose event was used again
@@ -69,11 +95,12 @@ class CopyStreamImpl final : public CopyStream {
   int Look(int64_t ticket, DeviceFailure* failure) override;
   void* Handle(DeviceFailure* failure) override;
   char* trial() override { return trial_; }
+  char* trial_host() override { return trial_host_; }
 
  private:
   LinkDeviceImpl* const device_;
   const int seat_;
-  char* const trial_;
+  char *const trial_, *const trial_host_;
   cudaStream_t stream_ = nullptr;
   Places tickets_;
 };
@@ -82,7 +109,11 @@ class LinkDeviceImpl final : public LinkDevice {
  public:
   LinkDeviceImpl(cudaStream_t stream, void* memory, int64_t bytes)
       : stream_(stream), memory_(static_cast<char*>(memory)), bytes_(bytes) {}
-  ~LinkDeviceImpl() override { cudaFree(trials_); }
+  ~LinkDeviceImpl() override {
+    for (const Retired& stream : retired_) cudaStreamDestroy(stream.stream);
+    if (host_trials_ != nullptr) cudaFreeHost(host_trials_);
+    cudaFree(trials_);
+  }
 
   bool Open(DeviceFailure* failure) {
     cudaDeviceProp properties;
@@ -98,8 +129,9 @@ class LinkDeviceImpl final : public LinkDevice {
           to, 4, dash ? "-%02x" : "%02x",
           static_cast<unsigned>(static_cast<unsigned char>(properties.uuid.bytes[i])));
     }
-    return Succeeded(cudaMalloc(&trials_, kMaxStreams * CopyStream::kTrialBytes), "cudaMalloc",
-                     failure) &&
+    constexpr size_t kBytes = kMaxStreams * CopyStream::kTrialBytes;
+    return Succeeded(cudaMalloc(&trials_, kBytes), "cudaMalloc", failure) &&
+           Succeeded(cudaMallocHost(&host_trials_, kBytes), "cudaMallocHost", failure) &&
            marks_.Open(failure);
   }
 
@@ -139,9 +171,20 @@ class LinkDeviceImpl final : public LinkDevice {
   char* TrialOf(int seat) const {
     return static_cast<char*>(trials_) + seat * CopyStream::kTrialBytes;
   }
-  void GiveSeat(int seat) {
+  char* HostTrialOf(int seat) const {
+    return static_cast<char*>(host_trials_) + seat * CopyStream::kTrialBytes;
+  }
+  // Of a stream that goes, or of none. One that still works keeps its seat until it is done.
+  void GiveSeat(int seat, cudaStream_t stream) {
     const std::lock_guard<std::mutex> lock(mu_);
-    seats_[static_cast<size_t>(seat)] = false;
+    retired_.push_back({stream, seat});
+    Clear();
+  }
+  bool Idle() override {
+    DeviceFailure ignored;
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (!retired_.empty() && Bind(&ignored)) Clear();
+    return retired_.empty();
   }
 
   bool Export(char (&handle)[kHandleBytes], DeviceFailure* failure) override {
@@ -154,7 +197,8 @@ class LinkDeviceImpl final : public LinkDevice {
     std::memcpy(handle, &exported, sizeof(exported));
     return true;
   }
-  char* Import(const char (&handle)[kHandleBytes], DeviceFailure* failure) override {
+  char* Import(const char (&handle)[kHandleBytes], int64_t* bytes,
+               DeviceFailure* failure) override {
     cudaIpcMemHandle_t imported;
     std::memcpy(&imported, handle, sizeof(imported));
     void* memory = nullptr;
@@ -164,7 +208,10 @@ class LinkDeviceImpl final : public LinkDevice {
                    "cudaIpcOpenMemHandle", failure)) {
       return nullptr;
     }
-    return static_cast<char*>(memory);
+    *bytes = BytesAt(memory, failure);
+    if (*bytes >= 0) return static_cast<char*>(memory);
+    Unimport(static_cast<char*>(memory));
+    return nullptr;
   }
   void Unimport(char* memory) override {
     DeviceFailure ignored;  // what cannot be given back is gone with the device
@@ -175,6 +222,22 @@ class LinkDeviceImpl final : public LinkDevice {
   // An edge has at most a stream at either end, and a stage has at most four edges each way; those
   // of a job that is ending may still be there.
   static constexpr int kMaxStreams = 16;
+
+  struct Retired {
+    cudaStream_t stream;  // null: there was none
+    int seat;
+  };
+
+  // Lets go of the streams that are done; with mu_ held, and the device the thread's.
+  void Clear() {
+    std::erase_if(retired_, [this](const Retired& gone) {
+      // An error of the device's counts as done: nothing comes after it.
+      if (gone.stream != nullptr && cudaStreamQuery(gone.stream) == cudaErrorNotReady) return false;
+      if (gone.stream != nullptr) cudaStreamDestroy(gone.stream);
+      seats_[static_cast<size_t>(gone.seat)] = false;
+      return true;
+    });
+  }
 
   int TakeSeat() {
     const std::lock_guard<std::mutex> lock(mu_);
@@ -189,19 +252,23 @@ class LinkDeviceImpl final : public LinkDevice {
   const int64_t bytes_;
   int index_ = 0;
   char uuid_[48] = "";
-  void* trials_ = nullptr;  // given back with the device only: cudaFree waits
+  void *trials_ = nullptr, *host_trials_ = nullptr;  // given back with the device: cudaFree waits
   std::mutex mu_;
   Places marks_;                              // guarded by mu_
   std::array<bool, kMaxStreams> seats_ = {};  // guarded by mu_
+  std::vector<Retired> retired_;              // guarded by mu_
 };
 
 CopyStreamImpl::CopyStreamImpl(LinkDeviceImpl* device, int seat)
-    : device_(device), seat_(seat), trial_(device->TrialOf(seat)) {}
+    : device_(device),
+      seat_(seat),
+      trial_(device->TrialOf(seat)),
+      trial_host_(device->HostTrialOf(seat)) {}
 
 CopyStreamImpl::~CopyStreamImpl() {
   DeviceFailure ignored;
-  if (stream_ != nullptr && device_->Bind(&ignored)) cudaStreamDestroy(stream_);
-  device_->GiveSeat(seat_);
+  device_->Bind(&ignored);
+  device_->GiveSeat(seat_, stream_);
 }
 
 bool CopyStreamImpl::Open(DeviceFailure* failure) {

@@ -31,10 +31,10 @@ class LinkDevices : public ::testing::Test {
     cudaDeviceReset();
     emulation::options() = emulation::Options();
   }
-  static void Break(const char* call) {
+  static void Break(const char* call, cudaError_t error = cudaErrorUnknown) {
     emulation::options().fail_call = call;
     emulation::options().fail_after = 0;
-    emulation::options().fail_error = cudaErrorUnknown;
+    emulation::options().fail_error = error;
   }
   void Open() {
     ASSERT_EQ(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), cudaSuccess);
@@ -120,14 +120,20 @@ TEST_F(LinkDevices, LetOthersReachTheirMemory) {
   const auto stream = Stream();
   char handle[LinkDevice::kHandleBytes];
   ASSERT_TRUE(device_->Export(handle, &failure_)) << failure_.text;
-  char* const seen = device_->Import(handle, &failure_);
+  int64_t bytes = 0;
+  char* const seen = device_->Import(handle, &bytes, &failure_);
   ASSERT_NE(seen, nullptr) << failure_.text;
+  EXPECT_EQ(bytes, kBytes) << "what the driver knows, not what the other says";
   EXPECT_NE(seen, device_->memory());
   ASSERT_EQ(Await(stream.get(), stream->Copy(seen + 512, "over there", 10, &failure_)), 1);
   EXPECT_EQ(Read(stream.get(), device_->memory() + 512, 10), "over there");
   device_->Unimport(seen);
+  Break("cudaGetDriverEntryPointByVersion");
+  EXPECT_EQ(device_->Import(handle, &bytes, &failure_), nullptr);
+  EXPECT_THAT(failure_.text, HasSubstr("cudaGetDriverEntryPointByVersion: cudaErrorUnknown"));
+  EXPECT_EQ(emulation::imports(), 0) << "and nothing stays open";
   std::memset(handle, 'x', sizeof(handle));
-  EXPECT_EQ(device_->Import(handle, &failure_), nullptr);
+  EXPECT_EQ(device_->Import(handle, &bytes, &failure_), nullptr);
   EXPECT_STREQ(failure_.text, "cudaIpcOpenMemHandle: cudaErrorInvalidValue: cudaErrorInvalidValue");
 }
 
@@ -137,6 +143,17 @@ TEST_F(LinkDevices, SayWhichCallFailed) {
   Break("cudaMemcpyAsync");
   EXPECT_EQ(stream->Copy(memory_, "x", 1, &failure_), -1);
   EXPECT_STREQ(failure_.text, "cudaMemcpyAsync: cudaErrorUnknown: cudaErrorUnknown");
+  Break("cudaEventRecord");
+  EXPECT_EQ(stream->Ticket(&failure_), -1);
+  EXPECT_THAT(failure_.text, HasSubstr("cudaEventRecord: "));
+  EXPECT_EQ(device_->Mark(&failure_), -1);
+  Break("cudaStreamWaitEvent");
+  EXPECT_FALSE(stream->After(0, &failure_));
+  EXPECT_THAT(failure_.text, HasSubstr("cudaStreamWaitEvent: "));
+  Break("cudaEventQuery");
+  EXPECT_EQ(stream->Look(0, &failure_), -1);
+  EXPECT_EQ(device_->LookAtMark(0, &failure_), -1);
+  EXPECT_THAT(failure_.text, HasSubstr("cudaEventQuery: "));
   Break("cudaStreamCreateWithFlags");
   EXPECT_EQ(Stream(), nullptr);
   EXPECT_THAT(failure_.text, HasSubstr("cudaStreamCreateWithFlags: "));
@@ -159,6 +176,25 @@ TEST_F(LinkDevices, HaveSoManyStreamsAndTakeThemBack) {
   EXPECT_STREQ(failure_.text, "more than 16 links");
   streams.pop_back();
   EXPECT_NE(Stream(), nullptr);
+}
+
+// What a link left under way when it gave up still uses its piece for trials, and the memory that
+// it was told to copy from: neither may be anybody else's before it is done.
+TEST_F(LinkDevices, AreNotIdleWhileStreamsThatAreGoneHaveNotDoneWhatTheyWereTold) {
+  emulation::options().lazy_streams = true;
+  Open();
+  auto stream = Stream();
+  char* const piece = stream->trial();
+  ASSERT_GE(stream->Copy(piece, stream->trial_host(), 8, &failure_), 0);
+  Break("cudaStreamQuery", cudaErrorNotReady);
+  stream.reset();
+  EXPECT_FALSE(device_->Idle());
+  const auto next = Stream();
+  EXPECT_NE(static_cast<void*>(next->trial()), static_cast<void*>(piece));
+  emulation::options().fail_call = "";
+  for (int i = 0; i < 3 && !device_->Idle(); ++i) continue;
+  EXPECT_TRUE(device_->Idle());
+  EXPECT_EQ(static_cast<void*>(Stream()->trial()), static_cast<void*>(piece));
 }
 
 }  // namespace

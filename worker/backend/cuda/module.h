@@ -10,7 +10,7 @@
 
 namespace headrace::cuda {
 
-inline constexpr int kModuleVersion = 3;
+inline constexpr int kModuleVersion = 4;
 
 // One device with its memory and its ops, for one stage: one stream, which ops and copies share, so
 // that each sees what those before it did. Used by one thread.
@@ -27,14 +27,16 @@ class Session {
   // the bytes are there, both within about `seconds`. False: see error().
   virtual bool Write(void* device, const void* host, int64_t bytes, double seconds) = 0;
   virtual bool Read(void* host, const void* device, int64_t bytes, double seconds) = 0;
-  // Waits until the device has done what it was told, at most `seconds`. False: it has not, or it
-  // failed; see error().
+  // Waits until the device has done what it was told, by links that are gone too, at most
+  // `seconds`. False: it has not, or something failed, now or before; see error(). Always waits:
+  // whoever gives a session's memory back must know that nobody uses it any more.
   virtual bool Wait(double seconds) = 0;
   // What failed first: the call, CUDA's text and the op; empty if nothing did.
   virtual const char* error() const = 0;
   // After an error: the device does not answer this process any more, or not in time. A session of
   // it is not to be destroyed, for that would wait for the device.
   virtual bool lost() const = 0;
+  virtual int64_t pinned_bytes() const = 0;  // of host memory, all that this session has
   // What links ask of the device. Lives as long as the session; thread-safe.
   virtual LinkDevice* links() = 0;
 };
@@ -45,6 +47,9 @@ struct SessionOptions {
   int64_t product_bytes = 0;  // workspace of cuBLASLt; a multiple of 256
   int64_t scratch_bytes = 0;  // of ops among themselves
   int64_t pinned_bytes = 0;   // host memory
+  // Memory of the caller's to be pinned too, where the system can; must outlive the session.
+  const void* host = nullptr;
+  int64_t host_bytes = 0;
   bool bf16 = false;          // precision of products and attention
   bool tf32 = false;          // fp32 products by TF32
 };

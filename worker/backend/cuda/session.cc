@@ -67,6 +67,7 @@ class SessionImpl final : public Session {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     cudaFree(memory_);
     if (pinned_ != nullptr) cudaFreeHost(pinned_);
+    if (host_ != nullptr) cudaHostUnregister(host_);
   }
 
   bool Open(const SessionOptions& options, const GemmFactory& factory, Failure* failure) {
@@ -78,6 +79,7 @@ class SessionImpl final : public Session {
     }
     bool no_memory = false;
     if (error.empty()) error = TakeMemory(options, &no_memory);
+    if (error.empty()) error = PinMemory(options, &no_memory);
     if (error.empty()) error = MakeOps(options, factory);
     if (error.empty()) error = OpenLinks(options.memory_bytes);
     if (!error.empty()) Tell(error, no_memory, failure);
@@ -116,8 +118,15 @@ class SessionImpl final : public Session {
     return Settle(failed, "copying " + std::to_string(bytes) + " bytes from the device", seconds);
   }
   bool Wait(double seconds) override {
-    if (error()[0] != '\0') return false;
-    return Settle(AwaitStream(After(seconds)), "waiting for the device", seconds);
+    const bool failed = error()[0] != '\0';
+    const Clock::time_point deadline = After(seconds);
+    cudaError_t state = AwaitStream(deadline);
+    if (state == cudaSuccess) {
+      state = Poll([this] { return links_->Idle() ? cudaSuccess : cudaErrorNotReady; }, deadline);
+    }
+    if (!failed) return Settle(state, "waiting for the device", seconds);
+    late_ = late_ || state == cudaErrorNotReady;
+    return false;
   }
 
   const char* error() const override {
@@ -129,6 +138,10 @@ class SessionImpl final : public Session {
     if (error()[0] == '\0') return false;
     const cudaError_t state = cudaStreamQuery(stream_);  // as Tell
     return state != cudaSuccess && state != cudaErrorNotReady;
+  }
+
+  int64_t pinned_bytes() const override {
+    return pinned_bytes_ + host_bytes_ + Bounce::kPieces * Bounce::kPieceBytes;
   }
 
  private:
@@ -149,7 +162,11 @@ class SessionImpl final : public Session {
              " bytes are free";
     }
     error = cudaMemsetAsync(memory_, 0, static_cast<size_t>(options.memory_bytes), stream_);
-    if (error != cudaSuccess) return Sentence("cudaMemsetAsync of the arena", error);
+    return error == cudaSuccess ? "" : Sentence("cudaMemsetAsync of the arena", error);
+  }
+
+  std::string PinMemory(const SessionOptions& options, bool* no_memory) {
+    cudaError_t error = cudaSuccess;
     if (options.pinned_bytes > 0) {
       error = cudaMallocHost(&pinned_, static_cast<size_t>(options.pinned_bytes));
       if (error != cudaSuccess) {
@@ -159,6 +176,13 @@ class SessionImpl final : public Session {
                         error);
       }
       pinned_bytes_ = options.pinned_bytes;
+    }
+    // Without, what arrives there is copied slowly: no reason not to compute.
+    void* const host = const_cast<void*>(options.host);
+    if (options.host_bytes > 0 && cudaHostRegister(host, static_cast<size_t>(options.host_bytes),
+                                                   cudaHostRegisterDefault) == cudaSuccess) {
+      host_ = host;
+      host_bytes_ = options.host_bytes;
     }
     bounce_ = std::make_unique<Bounce>();
     const char* call = "";
@@ -183,8 +207,11 @@ class SessionImpl final : public Session {
   }
 
   bool IsPinned(const void* host) const {
-    const char* const base = static_cast<const char*>(pinned_);
-    return host >= base && host < base + pinned_bytes_;
+    const auto within = [host](const void* memory, int64_t bytes) {
+      const char* const base = static_cast<const char*>(memory);
+      return host >= base && host < base + bytes;
+    };
+    return within(pinned_, pinned_bytes_) || within(host_, host_bytes_);
   }
   cudaError_t AwaitStream(Clock::time_point deadline) {
     return Poll([this] { return cudaStreamQuery(stream_); }, deadline);
@@ -205,6 +232,8 @@ class SessionImpl final : public Session {
   cudaStream_t stream_ = nullptr;
   void *memory_ = nullptr, *pinned_ = nullptr;
   int64_t pinned_bytes_ = 0;
+  void* host_ = nullptr;  // the caller's, if it could be pinned
+  int64_t host_bytes_ = 0;
   std::unique_ptr<Bounce> bounce_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudaOps> ops_;

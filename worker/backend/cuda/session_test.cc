@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -120,6 +122,48 @@ TEST_F(Sessions, ThatDoNotFitSayHowMuchThereIsAndLeaveNothingBehind) {
   EXPECT_NE(Open({.memory_bytes = left, .product_bytes = 256, .scratch_bytes = 256}), nullptr);
 }
 
+// Whatever fails while a session opens, its 1st, 2nd … time: it is named, and what was taken until
+// then is given back (host memory and events: AddressSanitizer's build tells).
+TEST_F(Sessions, LeaveNothingBehindWhicheverCallFails) {
+  for (const char* call : {"cudaStreamCreateWithFlags", "cudaMalloc", "cudaMemsetAsync",
+                           "cudaMallocHost", "cudaEventCreateWithFlags"}) {
+    int failed = 0;
+    for (; failed < 100; ++failed) {
+      SetUp();
+      Break(call, cudaErrorUnknown);
+      emulation::options().fail_after = failed + 1;
+      if (Open() != nullptr) break;
+      EXPECT_THAT(error(), HasSubstr(call));
+      size_t available = 0, total = 0;
+      ASSERT_EQ(cudaMemGetInfo(&available, &total), cudaSuccess);
+      EXPECT_EQ(available, total) << call << ", time " << failed + 1;
+    }
+    EXPECT_GT(failed, 0) << call;
+    EXPECT_LT(failed, 100) << call;
+  }
+}
+
+TEST_F(Sessions, PinTheCallersMemoryAndTellHowMuchIsPinned) {
+  constexpr int64_t kPieces = 4 << 20;
+  std::vector<float> shared(1000, 3);
+  SessionOptions options = kOptions;
+  options.host = shared.data();
+  options.host_bytes = 4000;
+  {
+    const auto session = Open(options);
+    ASSERT_NE(session, nullptr) << error();
+    EXPECT_EQ(session->pinned_bytes(), kOptions.pinned_bytes + 4000 + kPieces);
+    ASSERT_TRUE(session->Write(Floats(session.get()), shared.data(), 4000, 1));
+    ASSERT_TRUE(session->Read(shared.data() + 500, Floats(session.get()), 4, 1));
+    EXPECT_EQ(shared[500], 3);
+  }
+  EXPECT_EQ(cudaHostUnregister(shared.data()), cudaErrorInvalidValue) << "it was given back";
+  Break("cudaHostRegister", cudaErrorNotSupported);
+  const auto session = Open(options);
+  ASSERT_NE(session, nullptr) << error();
+  EXPECT_EQ(session->pinned_bytes(), kOptions.pinned_bytes + kPieces);
+}
+
 TEST_F(Sessions, OfDevicesThatDoNotExistAreRefused) {
   EXPECT_EQ(Open({.device = 1}), nullptr);
   EXPECT_EQ(error(), "device cuda:1 does not exist: there are 1");
@@ -186,6 +230,59 @@ TEST_F(Sessions, DoNotWaitForeverForADevice) {
   EXPECT_FALSE(session->Wait(0.01));
   EXPECT_THAT(session->error(), HasSubstr("has not done what it was told"));
   EXPECT_TRUE(session->lost());
+}
+
+// A session whose memory is to be given back: an earlier error does not say that the device is
+// done.
+TEST_F(Sessions, WaitForTheDeviceAfterAnErrorToo) {
+  SessionOptions options = kOptions;
+  options.scratch_bytes = 0;
+  const auto session = Open(options);
+  ASSERT_NE(session, nullptr) << error();
+  float* const x = Floats(session.get());
+  session->ops()->LinearBackwardWeight(x, x, x + 1000, x + 2000, 8, 8, 8);
+  const std::string first = session->error();
+  ASSERT_NE(first, "");
+  EXPECT_FALSE(session->Wait(1));
+  EXPECT_FALSE(session->lost());
+  Break("cudaStreamQuery", cudaErrorNotReady);
+  EXPECT_FALSE(session->Wait(0.01));
+  EXPECT_TRUE(session->lost());
+  EXPECT_EQ(session->error(), first);
+}
+
+// A link has given up on a copy that does not end, and compute asks for nothing any more.
+TEST_F(Sessions, WaitForWhatLinksLeftUnderWay) {
+  emulation::options().lazy_streams = true;
+  const auto session = Open();
+  ASSERT_NE(session, nullptr) << error();
+  ASSERT_TRUE(session->Wait(1));
+  DeviceFailure failure;
+  std::unique_ptr<CopyStream> stream(session->links()->OpenStream(&failure));
+  ASSERT_NE(stream, nullptr) << failure.text;
+  ASSERT_GE(stream->Copy(stream->trial(), stream->trial_host(), 8, &failure), 0);
+  stream.reset();
+  EXPECT_FALSE(session->lost());
+  EXPECT_TRUE(session->Wait(1));
+  EXPECT_TRUE(session->links()->Idle());
+}
+
+TEST_F(Sessions, FormRotaryTablesWithoutWaitingForever) {
+  const auto session = Open();
+  ASSERT_NE(session, nullptr) << error();
+  float* const x = Floats(session.get());
+  session->ops()->RopeTable(x, x + 6, 3, 4, 100.0);
+  std::vector<float> read(12);
+  ASSERT_TRUE(session->Read(read.data(), x, 48, 1)) << session->error();
+  for (int t = 0; t < 3; ++t) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_FLOAT_EQ(read[t * 2 + i], std::cos(t * std::pow(100.0, -i / 2.0)));
+      EXPECT_FLOAT_EQ(read[6 + t * 2 + i], std::sin(t * std::pow(100.0, -i / 2.0)));
+    }
+  }
+  Break("cudaMallocHost", cudaErrorMemoryAllocation);
+  session->ops()->RopeTable(x, x + 6, 3, 4, 100.0);
+  EXPECT_THAT(session->error(), HasSubstr("RopeTable: cudaErrorMemoryAllocation"));
 }
 
 TEST_F(Sessions, AreProbedByAKernel) {
