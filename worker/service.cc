@@ -14,6 +14,9 @@
 namespace headrace {
 namespace {
 
+// Of those on the disk the latest; a coordinator refuses a registration that is too long.
+constexpr int kMaxToldSlices = 10'000;
+
 template <typename Request>
 absl::Status NoSuchStage(const std::string& worker, const Request& request) {
   return absl::NotFoundError(absl::StrCat("worker ", worker, " has no stage of job ",
@@ -178,7 +181,10 @@ void WorkerService::Describe(v1::RegisterWorkerRequest* request) {
   const std::shared_ptr<StageRunner> runner = current();
   if (runner != nullptr && !runner->done()) *request->mutable_standing() = runner->standing();
   if (context_.slices == nullptr) return;
-  for (v1::HeldSlice& held : context_.slices->Held()) *request->add_held() = std::move(held);
+  for (v1::HeldSlice& held : context_.slices->Held()) {
+    if (request->held_size() == kMaxToldSlices) break;
+    *request->add_held() = std::move(held);
+  }
 }
 
 void WorkerService::Drop(const v1::SliceLimit& limit) {

@@ -2,6 +2,7 @@
 // by the test.
 #pragma once
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <fstream>
@@ -24,6 +25,9 @@
 #include "worker/service.h"
 
 namespace headrace {
+
+// gRPC's library stays: when its last object goes, its own threads may poll for 10 s more.
+inline const bool kGrpcStays = (grpc_init(), true);
 
 inline constexpr int64_t kVocabulary = 29;
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
