@@ -48,7 +48,8 @@ JobMachine::Infos JobMachine::Preferred(const JobRun& run, Infos workers) {
 
 absl::StatusOr<v1::Plan> JobMachine::PlanFor(const JobRun& run, const Infos& workers) const {
   const Infos others = Preferred(run, workers);
-  const bool fewer = run.recovers() && run.job().spec().pipeline().stages() > 1;
+  // One that has run before goes on with what there is: its numbers do not depend on K.
+  const bool fewer = run.job().generation() > 0 && run.job().spec().pipeline().stages() > 1;
   const auto plan_on = [&](const Infos& some) {
     absl::StatusOr<v1::Plan> plan = PlanOn(run, some, Stages::kAsked);
     return plan.ok() || !fewer || some.empty() ? plan : PlanOn(run, some, Stages::kAny);

@@ -22,18 +22,20 @@ double PlannedSeconds(const v1::StagePlan& stage, int64_t micro_batches) {
 
 }  // namespace
 
-Stragglers::Stragglers(const v1::Plan& plan) {
-  for (const v1::StagePlan& stage : plan.stage()) {
-    stages_.push_back({stage.worker(), PlannedSeconds(stage, plan.micro_batches())});
+Stragglers::Stragglers(const v1::Plan& plan) : num_stages_(plan.stage_size()) {
+  for (int k = 0; k < num_stages_; ++k) {
+    const v1::StagePlan& stage = plan.stage(k);
+    if (!stage.device().empty()) continue;
+    stages_.push_back({k, stage.worker(), PlannedSeconds(stage, plan.micro_batches())});
   }
 }
 
 std::optional<std::string> Stragglers::Add(const v1::StepResult& step) {
   const size_t n = stages_.size();
-  if (told_ || n < 2 || step.stage_seconds_size() != static_cast<int>(n)) return std::nullopt;
+  if (told_ || n < 2 || step.stage_seconds_size() != num_stages_) return std::nullopt;
   std::vector<double> ratios;
   for (size_t k = 0; k < n; ++k) {
-    const v1::StageSeconds& took = step.stage_seconds(static_cast<int>(k));
+    const v1::StageSeconds& took = step.stage_seconds(static_cast<int>(stages_[k].number));
     if (stages_[k].planned_s <= 0) return std::nullopt;
     ratios.push_back((took.compute() + took.recompute()) / stages_[k].planned_s);
   }
@@ -53,7 +55,7 @@ std::optional<std::string> Stragglers::Add(const v1::StepResult& step) {
     return absl::StrFormat(
         "worker %s (stage %d) lags: it computed %.3g s in step %d, %.2g times the %.3g s that its "
         "share of the plan takes at the others' speed, and so for %d steps in a row",
-        stage.worker, k, took_s, step.step(), took_s / share_s, share_s, kSteps);
+        stage.worker, stage.number, took_s, step.step(), took_s / share_s, share_s, kSteps);
   }
   return std::nullopt;
 }

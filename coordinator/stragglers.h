@@ -26,11 +26,13 @@ class Stragglers {
 
  private:
   struct Stage {
+    int64_t number = 0;
     std::string worker;
     double planned_s = 0;  // compute and recompute of a step
     int late = 0;          // steps in a row
   };
-  std::vector<Stage> stages_;
+  int num_stages_ = 0;
+  std::vector<Stage> stages_;  // those that tell
   bool told_ = false;
 };
 

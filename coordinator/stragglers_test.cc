@@ -62,6 +62,18 @@ TEST(StragglersTest, OverlooksMilliseconds) {
   }
 }
 
+TEST(StragglersTest, ACudaStagesSecondsTellNothing) {
+  v1::Plan plan = PlanOf({0.125, 0.125, 0.125});
+  plan.mutable_stage(0)->set_device("cuda");
+  Stragglers stragglers(plan);
+  for (int step = 1; step <= 4; ++step) {
+    EXPECT_EQ(stragglers.Add(Took(step, {0.01, 1, 3})), std::nullopt) << step;
+  }
+  const std::optional<std::string> told = stragglers.Add(Took(5, {0.01, 1, 3}));
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->substr(0, 24), "worker w2 (stage 2) lags");
+}
+
 TEST(StragglersTest, OfOneStageThereIsNobodyToCompareWith) {
   Stragglers stragglers(PlanOf({0.125}));
   for (int step = 1; step <= 9; ++step) {
