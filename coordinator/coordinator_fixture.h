@@ -42,7 +42,7 @@ class CoordinatorServiceTest : public ::testing::Test {
 
   void Start() {
     CoordinatorOptions options;
-    options.listen = "127.0.0.1:0";
+    options.listen = listen_;
     options.data_dir = folder_;
     options.store_patience = store_patience_;
     options.adopt_time = absl::Seconds(1);
@@ -191,6 +191,7 @@ class CoordinatorServiceTest : public ::testing::Test {
   }
 
   std::string folder_;
+  std::string listen_ = "127.0.0.1:0";
   absl::Duration store_patience_ = absl::Seconds(60);
   v1::Dataset dataset_;
   std::unique_ptr<Coordinator> coordinator_;

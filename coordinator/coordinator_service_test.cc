@@ -155,5 +155,36 @@ TEST_F(CoordinatorServiceTest, FailsWhatRanAndKeepsTheQueueOverARestart) {
   EXPECT_EQ(*third, "j3") << "numbers go on";
 }
 
+// The new coordinator has given it no assignment, and must find it all the same.
+TEST_F(CoordinatorServiceTest, TakesOverWhatRunsOnWhileItIsAwayAndCanStopIt) {
+  FakeWorker* w0 = AddWorker("w0", {.hold_after_step = 2});
+  const auto id = Submit(Spec(1));
+  ASSERT_TRUE(id.ok()) << id.status();
+  AwaitStep(*id, 2);
+  listen_ = coordinator_->address();
+  coordinator_.reset();
+  Start();
+  // Its messages are the machine's matter; that it serves again is what this waits for.
+  for (const absl::Time deadline = absl::Now() + kPatience;;) {
+    grpc::ClientContext context;
+    Deadline(&context);
+    v1::ListWorkersResponse workers;
+    const grpc::Status listed = stub_->ListWorkers(&context, v1::ListWorkersRequest(), &workers);
+    ASSERT_TRUE(listed.ok()) << listed.error_message();
+    if (workers.workers_size() == 1 && workers.workers(0).job_id() == *id) break;
+    ASSERT_LT(absl::Now(), deadline);
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const v1::Job job = Get(*id);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_RUNNING) << job.message();
+  EXPECT_EQ(job.generation(), 1);
+  EXPECT_EQ(job.step(), 2);
+  EXPECT_EQ(w0->assigned(), 1);
+  EXPECT_EQ(w0->stopped(), 0);
+  ASSERT_TRUE(Cancel(*id).ok());
+  EXPECT_EQ(AwaitEnd(*id).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(w0->stopped(), 1);
+}
+
 }  // namespace
 }  // namespace headrace

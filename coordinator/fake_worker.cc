@@ -41,8 +41,7 @@ FakeWorker::FakeWorker(const std::string& coordinator, const std::string& name, 
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
 
-  v1::RegisterWorkerRequest request;
-  v1::WorkerInfo* info = request.mutable_worker();
+  v1::WorkerInfo* info = registration_.mutable_worker();
   info->set_name(name);
   info->set_instance(instance_);
   info->set_address(absl::StrCat("127.0.0.1:", port));
@@ -52,13 +51,28 @@ FakeWorker::FakeWorker(const std::string& coordinator, const std::string& name, 
   info->set_flops_per_second(1e11);
   info->set_profiles_layers(!behaviour_.measures_on.empty());
   info->set_device_name(behaviour_.measures_on);
+  const absl::Status status = Register();
+  EXPECT_TRUE(status.ok()) << status;
+  beater_ = std::thread([this] { Beat(); });
+  worker_ = std::thread([this] { Work(); });
+}
+
+absl::Status FakeWorker::Register() {
+  v1::RegisterWorkerRequest request = registration_;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!assignment_.job_id().empty()) {
+      v1::StageStanding* standing = request.mutable_standing();
+      standing->set_job_id(assignment_.job_id());
+      standing->set_generation(assignment_.generation());
+      standing->set_stage(assignment_.stage());
+      standing->set_step(reported_step_);
+    }
+  }
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::RegisterWorkerResponse response;
-  const grpc::Status status = registry_->RegisterWorker(&context, request, &response);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  beater_ = std::thread([this] { Beat(); });
-  worker_ = std::thread([this] { Work(); });
+  return FromGrpc(registry_->RegisterWorker(&context, request, &response));
 }
 
 FakeWorker::~FakeWorker() {
@@ -127,7 +141,8 @@ void FakeWorker::Beat() {
     grpc::ClientContext context;
     SetDeadline(&context);
     v1::HeartbeatResponse response;
-    registry_->Heartbeat(&context, request, &response);
+    const grpc::Status status = registry_->Heartbeat(&context, request, &response);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) Register().IgnoreError();
     absl::MutexLock lock(&mu_);
     if (!response.drop().empty()) dropped_.assign(response.drop().begin(), response.drop().end());
     mu_.AwaitWithTimeout(absl::Condition(&closed_), kBeat);

@@ -39,7 +39,8 @@ class FakeWorker final : public v1::StageService::Service {
     std::string folder{};  // its slices go there, and their URIs are reported; empty: to the store
   };
 
-  // Registers at `coordinator` and keeps its lease. Dies with a failed CHECK where that is refused.
+  // Registers at `coordinator` and keeps its lease; where that does not know it (any more), it
+  // registers again, with the stage it has. Dies with a failed CHECK where that is refused.
   FakeWorker(const std::string& coordinator, const std::string& name, Behaviour behaviour);
   FakeWorker(const std::string& coordinator, const std::string& name)
       : FakeWorker(coordinator, name, Behaviour()) {}
@@ -76,6 +77,7 @@ class FakeWorker final : public v1::StageService::Service {
                          v1::StopStageResponse* response) override;
 
  private:
+  absl::Status Register();
   void Beat();
   void Work();
   absl::Status Report(v1::StageEvent event);
@@ -97,6 +99,7 @@ class FakeWorker final : public v1::StageService::Service {
   const std::string name_;
   const Behaviour behaviour_;
   std::string instance_;
+  v1::RegisterWorkerRequest registration_;
   std::unique_ptr<v1::CoordinatorService::Stub> blobs_;
   std::unique_ptr<v1::WorkerRegistryService::Stub> registry_;
   std::unique_ptr<grpc::Server> server_;
