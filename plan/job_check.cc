@@ -196,7 +196,7 @@ absl::Status CheckTraining(const v1::TrainingSpec& training, const Model& model)
     return BadValue(path + "bf16_emulate", "true", "it only with precision: bf16");
   }
   if (training.tf32() && training.precision() == v1::PRECISION_BF16) {
-    return Bad(path + "tf32", "true", "it only with precision: fp32");
+    return BadValue(path + "tf32", "true", "it only with precision: fp32");
   }
   return absl::OkStatus();
 }
