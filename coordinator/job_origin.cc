@@ -18,7 +18,7 @@ bool SameWeights(const Model& a, const Model& b) {
          a.vocabulary == b.vocabulary && a.tied == b.tied;
 }
 
-absl::StatusOr<v1::Checkpoint> Find(const v1::Job& from, int64_t step) {
+absl::StatusOr<v1::Checkpoint> FindCheckpoint(const v1::Job& from, int64_t step) {
   std::vector<std::string> sound;
   const v1::Checkpoint* found = nullptr;
   for (const v1::Checkpoint& checkpoint : from.checkpoints()) {
@@ -67,7 +67,8 @@ absl::StatusOr<v1::Checkpoint> CheckOrigin(const v1::SubmitJobRequest& request,
         from.options.simulate() ? " was simulated: it has no weights to begin from"
                                 : " was trained: a simulation begins from a simulated one"));
   }
-  HEADRACE_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint, Find(from.job, request.from_step()));
+  HEADRACE_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint,
+                            FindCheckpoint(from.job, request.from_step()));
   if (checkpoint.step() < spec.training().steps()) return checkpoint;
   return absl::InvalidArgumentError(absl::StrCat("training.steps: ", spec.training().steps(),
                                                  ", but the checkpoint is of step ",
