@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ namespace headrace {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 class LocalTest : public testing::Test {
@@ -45,6 +47,7 @@ class LocalTest : public testing::Test {
     options.stderr_path = dir_ / "err";
     options.directory = dir_.path();
     fs::remove(dir_ / "out");
+    fs::remove(dir_ / "err");
     auto child = ChildProcess::Start(options);
     EXPECT_TRUE(child.ok()) << child.status();
     return *std::move(child);
@@ -85,6 +88,56 @@ TEST_F(LocalTest, RunTrainsAndLeavesNoProcessBehind) {
   ASSERT_TRUE(job.is_object()) << Output("out");
   EXPECT_EQ(job.at("state"), "done");
   EXPECT_EQ(job.at("plan").at("stages"), 2);
+  EXPECT_EQ(NumProcesses(), 0u);
+}
+
+// The process of this run's whose command line holds `words`; 0: none.
+pid_t FindProcess(const std::vector<pid_t>& processes, const std::string& words) {
+  for (const pid_t pid : processes) {
+    std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
+    std::replace(command.begin(), command.end(), '\0', ' ');
+    if (command.find(words) != std::string::npos) return pid;
+  }
+  return 0;
+}
+
+// What ends is started again: a worker costs a recovery, the coordinator nothing at all, and the
+// weights are those of a run that nothing happened to.
+TEST_F(LocalTest, ARunOutlivesItsOwnWorkersAndCoordinator) {
+  TinyJob job;
+  job.steps = 2000;
+  job.restart = true;
+  job.checkpoint = "  every_steps: 50\n";
+  ASSERT_TRUE(WriteFileAtomically(dir_ / "long.yaml", JobFileText(job)).ok());
+  const auto weights = [&] {
+    const std::string out = Output("out");
+    const size_t at = out.find(", weights ");
+    return at == std::string::npos ? "none: " + out : out.substr(at);
+  };
+  ASSERT_EQ(Run({"run", "long.yaml", "--workers", "2"}), 0);
+  const std::string undisturbed = weights();
+  EXPECT_THAT(undisturbed, Not(HasSubstr("none")));
+  auto client = Start({"run", "long.yaml", "--workers", "2"});
+  const auto says = [&](const char* text) {
+    return Eventually([&] { return Output("err").find(text) != std::string::npos; },
+                      absl::Seconds(30));
+  };
+  ASSERT_TRUE(says("step "));
+  const pid_t worker = FindProcess(Processes(), "--name w1");
+  const pid_t coordinator = FindProcess(Processes(), "headrace-coordinator");
+  ASSERT_GT(worker, 0);
+  ASSERT_GT(coordinator, 0);
+  kill(worker, SIGKILL);
+  ASSERT_TRUE(says(" recovering"));
+  kill(coordinator, SIGKILL);
+  ASSERT_TRUE(says("answers again"));
+  EXPECT_TRUE(Eventually([&] {
+    const pid_t again = FindProcess(Processes(), "--name w1");
+    return again != 0 && again != worker;
+  }));
+  EXPECT_EQ(client->Wait(absl::Now() + absl::Seconds(60)).value_or(-1), 0);
+  EXPECT_THAT(Output("out"), HasSubstr("step 2000/2000"));
+  EXPECT_EQ(weights(), undisturbed);
   EXPECT_EQ(NumProcesses(), 0u);
 }
 
