@@ -60,9 +60,9 @@ absl::Status ReadCount(const std::string& text, PlannedFault* fault) {
   return Wrong("count", text, "1 or more, with + for every later pass, too");
 }
 
-absl::Status Do(const PlannedFault& fault) {
+absl::Status Do(const PlannedFault& fault, bool first) {
   const std::string where = absl::StrCat("fault point ", fault.point);
-  LogWarning(where);
+  if (first) LogWarning(where);
   switch (fault.action) {
     case FaultAction::kKill:
       kill(getpid(), SIGKILL);
@@ -118,7 +118,9 @@ absl::Status FaultPlan::Pass(std::string_view point) {
       absl::MutexLock lock(&mu_);
       pass = ++passed_[i];
     }
-    if (pass == fault.at || (fault.from_then && pass > fault.at)) failed.Update(Do(fault));
+    if (pass == fault.at || (fault.from_then && pass > fault.at)) {
+      failed.Update(Do(fault, pass == fault.at));
+    }
   }
   return failed;
 }
