@@ -238,11 +238,6 @@ absl::Status Coordinator::Generate(const v1::GenerateRequest& request, absl::Tim
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ? Explain(status) : FromGrpc(status);
 }
 
-bool HasEnded(v1::JobState state) {
-  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
-
 absl::Status OutcomeOf(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_DONE) return absl::OkStatus();
   const char* what = job.state() == v1::JOB_STATE_FAILED      ? " failed"

@@ -15,6 +15,7 @@
 #include "client/patience.h"
 #include "client/state_dir.h"
 #include "headrace/v1/cluster.grpc.pb.h"
+#include "plan/job_state.h"
 
 namespace headrace {
 
@@ -94,8 +95,6 @@ class Coordinator {
   const std::string address_;
   const std::unique_ptr<v1::CoordinatorService::Stub> stub_;
 };
-
-bool HasEnded(v1::JobState state);
 
 // OK for DONE, else ABORTED with one sentence: which job, what became of it and why.
 absl::Status OutcomeOf(const v1::Job& job);

@@ -18,11 +18,6 @@ absl::StatusOr<int64_t> JobNumber(const std::string& job_id) {
   return number;
 }
 
-bool HasEnded(v1::JobState state) {
-  return state == v1::JOB_STATE_DONE || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
-
 absl::Status JobStore::Begin() {
   absl::MutexLock lock(&write_mu_);
   return writer_->Execute("BEGIN IMMEDIATE");

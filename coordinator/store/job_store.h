@@ -29,6 +29,7 @@
 #include "headrace/v1/cluster.pb.h"
 #include "headrace/v1/job.pb.h"
 #include "headrace/v1/worker.pb.h"
+#include "plan/job_state.h"
 
 namespace headrace {
 
@@ -143,7 +144,5 @@ class JobStore {
 
 // "j12" → 12. INVALID_ARGUMENT for anything else.
 absl::StatusOr<int64_t> JobNumber(const std::string& job_id);
-
-bool HasEnded(v1::JobState state);
 
 }  // namespace headrace

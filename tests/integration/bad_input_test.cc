@@ -175,7 +175,7 @@ TEST_F(BadInputTest, ABadWorkerFlagIsAUsageError) {
 
 // On a machine without a driver or device, and as yet on any other.
 TEST_F(BadInputTest, ACudaDeviceIsRefusedInTheWordsOfTheProbe) {
-  const auto run = [this](const std::vector<std::string>& flags, int expected) {
+  const auto run = [](const std::vector<std::string>& flags, int expected) {
     ChildProcess::Options options;
     options.arguments = {absl::StrCat(HEADRACE_BIN_DIR, "/headrace-worker")};
     options.arguments.insert(options.arguments.end(), flags.begin(), flags.end());
