@@ -51,6 +51,7 @@ def killed(context):
     """A worker that is killed in a step is named within seconds, and the other one trains on."""
     job = jobs.small(context, "gpt2", "fp32", stages=2)
     job["training"]["steps"] = 1_000_000
+    job["recovery"] = {"restart": "off"}  # it would go on with the other worker
     with context.cluster([context.worker(share=0.08)] * 2) as cluster:
         name = json.loads(cluster.headrace("submit", cluster.write_job(job), "-o", "json"))["job_id"]
         while not json.loads(cluster.headrace("describe", name, "-o", "json")).get("step"):
