@@ -376,7 +376,7 @@ TEST_F(ReporterTest, WhatIsToldAgainIsTheLastFourMebibytes) {
   Reporter reporter(stub_.get(), "w0", "i0");
   reporter.Resume("c1");
   v1::StageEvent event;
-  event.set_log(std::string(900 << 10, 'x'));
+  event.mutable_failed()->set_reason(std::string(900 << 10, 'x'));
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(reporter.Report(event).ok());
   ASSERT_TRUE(reporter.Flush(absl::Now() + kPatience).ok());
   {
@@ -388,6 +388,23 @@ TEST_F(ReporterTest, WhatIsToldAgainIsTheLastFourMebibytes) {
   ASSERT_TRUE(reporter.Flush(absl::Now() + kPatience).ok());
   absl::MutexLock lock(&registry_.mu_);
   EXPECT_THAT(registry_.sequences_, ElementsAre(5, 6, 7, 8));
+}
+
+// The log of a job showed them twice after its coordinator had been restarted.
+TEST_F(ReporterTest, LinesOfTheLogAreNotToldAgain) {
+  Reporter reporter(stub_.get(), "w0", "i0");
+  reporter.Resume("c1");
+  v1::StageEvent line;
+  line.set_log("after step 2");
+  ASSERT_TRUE(reporter.Report(v1::StageEvent()).ok());
+  ASSERT_TRUE(reporter.Report(line).ok());
+  ASSERT_TRUE(reporter.Report(v1::StageEvent()).ok());
+  ASSERT_TRUE(reporter.Flush(absl::Now() + kPatience).ok());
+  ASSERT_TRUE(reporter.Hold());
+  reporter.Resume("c2");
+  ASSERT_TRUE(reporter.Flush(absl::Now() + kPatience).ok());
+  absl::MutexLock lock(&registry_.mu_);
+  EXPECT_THAT(registry_.sequences_, ElementsAre(1, 2, 3, 1, 3));
 }
 
 TEST_F(ReporterTest, NothingIsDeliveredWhileItIsHeld) {

@@ -132,9 +132,13 @@ void Reporter::Landed(int delivered) {
   absl::MutexLock lock(&mu_);
   in_flight_ = false;
   for (int i = 0; i < delivered; ++i) {
-    queued_bytes_ -= queue_.front().bytes;
-    lately_bytes_ += queue_.front().bytes;
-    lately_.push_back(std::move(queue_.front()));
+    Queued& told = queue_.front();
+    queued_bytes_ -= told.bytes;
+    // A line of the log that is there already would be there twice.
+    if (!told.event.has_log()) {
+      lately_bytes_ += told.bytes;
+      lately_.push_back(std::move(told));
+    }
     queue_.pop_front();
   }
   while (lately_bytes_ > kLatelyBytes) {

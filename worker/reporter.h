@@ -1,7 +1,8 @@
 // Tells the coordinator what happens here: stages ready, steps, failures, in order and at least
 // once. Events wait in a bounded queue while the coordinator is away, so nothing that computes
 // waits for it. A coordinator that was started again may not have kept what the one before was told
-// last: it is told the latest events again, under their old numbers, before any new one.
+// last: it is told the latest events again (but for lines of the log), under their old numbers,
+// before any new one.
 //
 //             Report                 delivered
 //   a stage ────────▶ queue ─────────────────────────▶ lately, the last 4 MiB
