@@ -168,10 +168,10 @@ TEST_F(RecoveryTest, ACordonedWorkerIsGivenNothing) {
   Client({"cordon", "w1"});
   TinyJob job = SurvivingJob(2, "  replicate: off\n");
   job.steps = 4;
-  const std::string id = SubmitUntil(job, 1);
-  EXPECT_NE(WorkerOf(id, 0), "w1");
-  EXPECT_NE(WorkerOf(id, 1), "w1");
-  AwaitDone(id);
+  const nlohmann::json done = AwaitDone(Submit(job));
+  for (const nlohmann::json& stage : done.at("plan").at("stage")) {
+    EXPECT_NE(stage.at("worker"), "w1");
+  }
   Client({"uncordon", "w1"});
 }
 
