@@ -83,6 +83,23 @@ TEST_F(WorkerServiceTest, AStageTellsWhatItDidInEachStep) {
   EXPECT_FALSE(event.trace().has_clock_offset_ns()) << "there are no heartbeats here";
 }
 
+// Found by tests/chaos/run: three generations whose uploads were refused within a second failed a
+// job that had done all its steps, while the coordinator's disk was full for three.
+TEST_F(WorkerServiceTest, AStageThatHasDoneAllStepsWaitsForRoomForItsWeights) {
+  const v1::StageAssignment assignment = Job(0, 1, 2);
+  ASSERT_TRUE(workers_[0]->Assign(assignment).ok());
+  coordinator_.AwaitReady(0);
+  coordinator_.BeFullFor(2);
+  ASSERT_TRUE(workers_[0]->Start(assignment).ok());
+  const v1::StageEvent end = coordinator_.Await(
+      [](const v1::StageEvent& e) { return e.has_finished() || e.has_failed(); });
+  ASSERT_TRUE(end.has_finished()) << end.failed().reason();
+  EXPECT_FALSE(coordinator_.Get(end.finished().weights().sha256()).empty());
+  coordinator_.Await([](const v1::StageEvent& e) {
+    return e.log().find("the disk is full; trying again") != std::string::npos;
+  });
+}
+
 TEST_F(WorkerServiceTest, StopEndsAStageThatFetchesItsData) {
   coordinator_.Stall();
   const v1::StageAssignment assignment = Job(0, 1, 1);

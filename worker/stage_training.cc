@@ -17,6 +17,10 @@
 namespace headrace {
 namespace {
 
+// As long as the coordinator itself tries to save a job on a full disk.
+constexpr absl::Duration kFullDiskTime = absl::Seconds(60);
+constexpr absl::Duration kLookForRoom = absl::Milliseconds(500);
+
 std::string MemoryLine(const StageJob& job, int64_t step, const v1::MemoryBytes& peak,
                        int64_t pinned) {
   const StageBytes plan = StageMemory(job.shape, job.actions);
@@ -172,10 +176,25 @@ absl::StatusOr<v1::StageFinished> StageTraining::Save() {
   weights->set_first_layer(job_.shape.layers.front().index);
   weights->set_end_layer(job_.shape.layers.back().index + 1);
   HEADRACE_RETURN_IF_ERROR(CheckNotStopped());
-  HEADRACE_RETURN_IF_ERROR(UploadBlob(
-      parts_.context->coordinator, path, weights->sha256(),
-      TransferDeadline(weights->size_bytes()) + job_.coordinator_timeout, parts_.cancellation));
+  HEADRACE_RETURN_IF_ERROR(UploadWeights(path, *weights));
   return finished;
+}
+
+absl::Status StageTraining::UploadWeights(const std::string& path, const v1::WeightsSlice& slice) {
+  const absl::Time give_up = absl::Now() + kFullDiskTime;
+  bool told = false;
+  while (true) {
+    absl::Status status = UploadBlob(
+        parts_.context->coordinator, path, slice.sha256(),
+        TransferDeadline(slice.size_bytes()) + job_.coordinator_timeout, parts_.cancellation);
+    if (!absl::IsResourceExhausted(status) || absl::Now() >= give_up) return status;
+    // All steps are done: somebody may make room before they are thrown away.
+    if (!told) parts_.reports->Log(absl::StrCat(status.message(), "; trying again"));
+    told = true;
+    if (!parts_.cancellation->Pause(kLookForRoom)) {
+      return absl::CancelledError("the stage was told to stop");
+    }
+  }
 }
 
 absl::Status StageTraining::CheckNotStopped() const {

@@ -58,6 +58,7 @@ class StageTraining {
   // they belong. Returns the event that the stage ends with, to be sent when everything it owns is
   // gone. A checkpoint that gets nowhere is told in it, or in the log.
   //   CANCELLED  the stage was told to stop
+  //   RESOURCE_EXHAUSTED  the coordinator has had no room for the weights for a minute
   //   else as WriteWeightsSlice, UploadBlob
   absl::StatusOr<v1::StageEvent> End();
 
@@ -65,6 +66,7 @@ class StageTraining {
   Verdict Wishes(int64_t step);
   absl::Status ReportStep(StepOutcome* outcome);
   absl::StatusOr<v1::StageFinished> Save();
+  absl::Status UploadWeights(const std::string& path, const v1::WeightsSlice& slice);
   absl::Time LongestWait() const;  // for all checkpoints
   absl::Status CheckNotStopped() const;
 

@@ -80,10 +80,19 @@ class FakeCoordinator final : public v1::CoordinatorService::Service,
       blob += request.data();
     }
     absl::MutexLock lock(&mu_);
+    if (full_for_ > 0) {
+      --full_for_;
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the disk is full"};
+    }
     blobs_[sha256] = blob;
     return grpc::Status::OK;
   }
 
+  // Has no room for so many uploads.
+  void BeFullFor(int uploads) {
+    absl::MutexLock lock(&mu_);
+    full_for_ = uploads;
+  }
   void Put(const std::string& sha256, const std::string& blob) {
     absl::MutexLock lock(&mu_);
     blobs_[sha256] = blob;
@@ -128,6 +137,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service,
   std::vector<v1::StageEvent> events_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> blobs_ ABSL_GUARDED_BY(mu_);
   bool stalled_ ABSL_GUARDED_BY(mu_) = false;
+  int full_for_ ABSL_GUARDED_BY(mu_) = 0;
   bool downloading_ ABSL_GUARDED_BY(mu_) = false;
 };
 
