@@ -136,6 +136,8 @@ void Reporter::Landed(int delivered) {
     queued_bytes_ -= told.bytes;
     // A line of the log that is there already would be there twice.
     if (!told.event.has_log()) {
+      // Many are kept for long: what they take, which is several times what they are when sent.
+      told.bytes = static_cast<int64_t>(told.event.SpaceUsedLong());
       lately_bytes_ += told.bytes;
       lately_.push_back(std::move(told));
     }
