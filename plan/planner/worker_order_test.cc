@@ -87,7 +87,8 @@ TEST(WorkerOrderTest, FindsTheBestPartitionOfAModelWithEqualBlocks) {
     const auto draw = [&](int low, int high) {
       return std::uniform_int_distribution<int>(low, high)(random);
     };
-    Decoder costs(draw(12, 50), draw(1, 6));
+    const int stages = draw(1, 6), layers = draw(12, 50);
+    Decoder costs(layers, stages);
     costs.head_s = draw(0, 6);
     costs.stash_bytes = draw(0, 6);
     costs.end_bytes = draw(0, 60);
