@@ -55,6 +55,9 @@ class JobRun {
   static constexpr absl::Duration kPrepareTime = absl::Minutes(15);
   static constexpr absl::Duration kSaveTime = absl::Minutes(30);
   static constexpr absl::Duration kControlEvery = absl::Seconds(1);  // where it gets no answer
+  // What on_nan leaves out before the job fails: it would end with nothing learnt.
+  static constexpr int kMostSkipped = 20;    // steps in a row
+  static constexpr int kMostRollbacks = 10;  // in a row to the same state
 
   // A training job, QUEUED. With its checkpoints, if it goes on from one, and its last steps
   // (StepHistory::kMaxSteps of them are of use).
@@ -250,6 +253,9 @@ class JobRun {
   absl::Time not_before_ = absl::InfinitePast();
   absl::Time broke_at_ = absl::InfinitePast();
   bool recovering_ = false;  // the last of job_.recoveries() is not over yet
+  int skipped_in_a_row_ = 0;
+  int64_t rolled_back_to_ = -1;  // the step last rolled back to,
+  int rollbacks_to_it_ = 0;      // in a row
 
   // Of this generation.
   Phase phase_ = Phase::kQueued;

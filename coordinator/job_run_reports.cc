@@ -127,14 +127,21 @@ void JobRun::OnWholeStep(v1::StepResult step, Turn turn) {
   job_.set_step(step.step());
   got_somewhere_ = true;
   history_.Add(step);
-  if (!step.skipped().empty()) {
-    Log(absl::StrCat("step ", step.step(), " is not applied: ", step.skipped()), turn);
+  const std::string skipped = step.skipped();
+  skipped_in_a_row_ = skipped.empty() ? 0 : skipped_in_a_row_ + 1;
+  if (!skipped.empty()) {
+    Log(absl::StrCat("step ", step.step(), " is not applied: ", skipped), turn);
   }
   turn.out->push_back(SaveStep{job_.id(), std::move(step)});
-  if (!recovering_ || phase_ == Phase::kAdopting) return;
-  recovering_ = false;
-  job_.mutable_recoveries()->rbegin()->set_replayed_unix_s(UnixSeconds(turn.now));
-  Save(turn);
+  if (recovering_ && phase_ != Phase::kAdopting) {
+    recovering_ = false;
+    job_.mutable_recoveries()->rbegin()->set_replayed_unix_s(UnixSeconds(turn.now));
+    Save(turn);
+  }
+  if (skipped_in_a_row_ < kMostSkipped || !Active()) return;
+  for_good_ = true;
+  CoordinatorFault(
+      absl::StrCat(kMostSkipped, " steps in a row were not applied; the last: ", skipped), turn);
 }
 
 absl::Status JobRun::CheckFinished(int64_t stage, const v1::StageFinished& finished) const {

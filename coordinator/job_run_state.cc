@@ -326,10 +326,19 @@ void JobRun::RollBack(Turn turn) {
   AddRange(range.first(), range.last(), job_.mutable_skipped());
   book_.LeaveOut(range);
   history_.LeaveOut(range);
-  const std::string cause =
-      absl::StrCat(rollback_->reason().substr(0, kMaxWhyBytes), "; rolled back to step ",
-                   point.step, ", the steps up to ", bad, " are left out");
+  const std::string reason = rollback_->reason().substr(0, kMaxWhyBytes);
+  const std::string cause = absl::StrCat(reason, "; rolled back to step ", point.step,
+                                         ", the steps up to ", bad, " are left out");
   rollback_.reset();
+  rollbacks_to_it_ = rolled_back_to_ == point.step ? rollbacks_to_it_ + 1 : 1;
+  rolled_back_to_ = point.step;
+  if (rollbacks_to_it_ > kMostRollbacks) {
+    KeepFlightRecords();
+    Fail(absl::StrCat(reason, "; ", kMostRollbacks, " rollbacks in a row to step ", point.step,
+                      " led nowhere"),
+         turn);
+    return;
+  }
   if (leave_.has_value() && leave_->kind == LeaveKind::kPause) {
     Log(cause, turn);
     BecomePaused(turn);
